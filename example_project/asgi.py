@@ -1,0 +1,29 @@
+"""One router for both: MCP at /mcp, Django everywhere else."""
+
+import os
+from typing import Any
+
+from channels.routing import ProtocolTypeRouter, URLRouter
+from django.conf import settings
+from django.contrib.staticfiles.handlers import ASGIStaticFilesHandler
+from django.core.asgi import get_asgi_application
+from django.urls import re_path
+
+os.environ.setdefault("DJANGO_SETTINGS_MODULE", "example_project.settings")
+# Loads the apps: what follows may import models. (Any: to the type stubs, re_path() takes views only.)
+django_asgi_app: Any = get_asgi_application()
+if settings.DEBUG:
+    # The admin's CSS without a web server in front; in deployment, static files are its job.
+    django_asgi_app = ASGIStaticFilesHandler(django_asgi_app)
+
+from example_project.mcp import server  # noqa: E402
+from mcp_serving import StreamableHTTPHandler  # noqa: E402
+
+mcp_handler = StreamableHTTPHandler(server)
+
+application = ProtocolTypeRouter(
+    {
+        "http": URLRouter([*mcp_handler.urlpatterns("mcp"), re_path(r"", django_asgi_app)]),
+        "lifespan": mcp_handler.lifespan,
+    }
+)

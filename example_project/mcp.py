@@ -1,0 +1,190 @@
+"""What the shop offers to MCP clients. The SDK reads names, types and docstrings to describe it to them.
+
+Sync functions run in a worker thread and use the ORM as a view does; async ones use its async methods.
+"""
+
+import asyncio
+from datetime import date
+from decimal import Decimal
+from typing import Annotated
+
+from django.db import transaction
+from django.db.models import Count, F, Q, Sum
+from django.db.models.functions import TruncMonth
+from django.utils import timezone
+from mcp import MCPError
+from mcp.server.mcpserver import Context, MCPServer
+from mcp.server.mcpserver.exceptions import ResourceNotFoundError, ToolError
+from mcp_types import INVALID_PARAMS, ToolAnnotations
+from pydantic import Field
+
+from example_project.shop.models import REVENUE, Order, OrderLine, Product
+from example_project.shop.results import (
+    FoundOrders,
+    MonthRevenue,
+    MonthSales,
+    OrderDetails,
+    OrderSummary,
+    ProductInfo,
+    SalesReport,
+    money,
+)
+
+server = MCPServer(
+    "example-shop",
+    version="1.0",
+    instructions="Orders, customers and stock of a small coffee and tea wholesaler. Prices are in euros.",
+)
+
+READ_ONLY = ToolAnnotations(read_only_hint=True, open_world_hint=False)
+ADDS_STOCK = ToolAnnotations(read_only_hint=False, destructive_hint=False, idempotent_hint=False, open_world_hint=False)
+
+OrderNumber = Annotated[int, Field(ge=1, description="The number of an order, such as 1001")]
+
+
+# --- Tools ---
+
+
+@server.tool(annotations=READ_ONLY)
+def search_orders(
+    status: Annotated[Order.Status | None, Field(description="Only orders in this state")] = None,
+    customer: Annotated[str, Field(description="Part of the customer's name or email address")] = "",
+    limit: Annotated[int, Field(ge=1, le=100, description="List at most this many orders")] = 20,
+) -> FoundOrders:
+    """Find orders by status and customer, newest first."""
+    orders = Order.objects.with_details()
+    if status is not None:
+        orders = orders.filter(status=status)
+    if customer:
+        orders = orders.filter(Q(customer__name__icontains=customer) | Q(customer__email__icontains=customer))
+    return FoundOrders(found=orders.count(), orders=[OrderSummary.of(order) for order in orders[:limit]])
+
+
+@server.tool(annotations=READ_ONLY)
+def order_details(number: OrderNumber) -> OrderDetails:
+    """Show one order: its customer, status, lines and total."""
+    order = find_order(number)
+    if order is None:
+        raise ToolError(f"There is no order {number}; search_orders lists the orders there are.")
+    return OrderDetails.of(order)
+
+
+@server.tool(annotations=READ_ONLY)
+def revenue_by_month(
+    year: Annotated[int | None, Field(ge=2000, le=2100, description="All years if left out")] = None,
+) -> list[MonthRevenue]:
+    """Orders and revenue of each month, oldest first. Only paid and shipped orders count."""
+    orders = Order.objects.sold()
+    if year is not None:
+        orders = orders.filter(placed_at__year=year)
+    months = (
+        orders.annotate(month=TruncMonth("placed_at"))
+        .values("month")
+        .annotate(orders=Count("pk", distinct=True), revenue=REVENUE)
+        .order_by("month")
+    )
+    return [
+        MonthRevenue(month=f"{row['month']:%Y-%m}", orders=row["orders"], revenue=money(row["revenue"]))
+        for row in months
+    ]
+
+
+@server.tool(annotations=ADDS_STOCK)
+def restock_product(
+    sku: Annotated[str, Field(description="The product's SKU, such as TEA-EAR-0250")],
+    quantity: Annotated[int, Field(ge=1, le=1000, description="How many pieces have arrived")],
+) -> ProductInfo:
+    """Add pieces to a product's stock; the answer holds the new stock."""
+    with transaction.atomic():
+        # One UPDATE rather than read, add and save: two calls at once both count.
+        if not Product.objects.filter(sku=sku).update(stock=F("stock") + quantity):
+            raise ToolError(f"There is no product {sku!r}; the resource shop://products lists all SKUs.")
+        return ProductInfo.of(Product.objects.get(sku=sku))
+
+
+@server.tool(annotations=READ_ONLY)
+async def sales_report(
+    ctx: Context,
+    months: Annotated[int, Field(ge=1, le=60, description="How many months, up to that of the last sale")] = 12,
+    pause: Annotated[
+        float, Field(ge=0, le=60, description="Seconds to wait between months, to watch the progress")
+    ] = 0.0,
+) -> SalesReport:
+    """Report orders, revenue and best seller month by month, with progress notifications on the way."""
+    last = await Order.objects.sold().afirst()
+    if last is None:
+        raise ToolError("Nothing has been sold yet.")
+    sales: list[MonthSales] = []
+    revenue = Decimal(0)
+    for done, month in enumerate(months_up_to(timezone.localdate(last.placed_at), months), start=1):
+        sold = Order.objects.sold().filter(placed_at__year=month.year, placed_at__month=month.month)
+        figures = await sold.aaggregate(orders=Count("pk", distinct=True), revenue=REVENUE)
+        best = await (
+            OrderLine.objects.filter(order__in=sold.order_by())
+            .values("product__name")
+            .annotate(pieces=Sum("quantity"))
+            .order_by("-pieces", "product__name")
+            .afirst()
+        )
+        sales.append(
+            MonthSales(
+                month=f"{month:%Y-%m}",
+                orders=figures["orders"],
+                revenue=money(figures["revenue"]),
+                best_seller=best["product__name"] if best else None,
+            )
+        )
+        revenue += figures["revenue"]
+        await ctx.report_progress(done, months, f"{month:%B %Y}")
+        if pause and done < months:
+            await asyncio.sleep(pause)
+    return SalesReport(orders=sum(month.orders for month in sales), revenue=money(revenue), months=sales)
+
+
+# --- Resources and prompts: here every argument arrives as text ---
+
+
+@server.resource("shop://products", mime_type="application/json")
+def price_list() -> list[ProductInfo]:
+    """The price list, with what is in stock."""
+    return [ProductInfo.of(product) for product in Product.objects.all()]
+
+
+@server.resource("shop://orders/{number}", mime_type="application/json")
+def order_by_number(number: str) -> OrderDetails:
+    """One order: its customer, status, lines and total."""
+    order = find_order(number)
+    if order is None:
+        raise ResourceNotFoundError(f"There is no order {number}.")
+    return OrderDetails.of(order)
+
+
+@server.prompt()
+def order_followup(number: Annotated[str, Field(description="The order to write about")]) -> str:
+    """Write a follow-up mail to the customer of an order."""
+    order = find_order(number)
+    if order is None:
+        raise MCPError(INVALID_PARAMS, f"There is no order {number}.")
+    lines = "\n".join(f"- {line}" for line in order.lines.all())
+    return (
+        f"Write a short, friendly follow-up mail to {order.customer.name} <{order.customer.email}> about "
+        f"order {order.number} of {order.placed_at:%d %B %Y}.\n"
+        f"It is {order.get_status_display().lower()} and comes to € {money(order.total)}:\n{lines}\n"
+        "Fit the mail to the status, and promise nothing that is not said here."
+    )
+
+
+# --- Helpers ---
+
+
+def find_order(number: int | str) -> Order | None:
+    try:
+        return Order.objects.with_details().get(number=number)
+    except (Order.DoesNotExist, ValueError):  # ValueError: the text of a URI or prompt is not a number
+        return None
+
+
+def months_up_to(last: date, count: int) -> list[date]:
+    """The first days of `count` months, oldest first, ending with the month of `last`."""
+    end = last.year * 12 + last.month
+    return [date(index // 12, index % 12 + 1, 1) for index in range(end - count, end)]

@@ -1,0 +1,1 @@
+"""What a router mounts: the handler, and what stands between an ASGI server and the SDK."""

@@ -1,0 +1,196 @@
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from django.urls import re_path
+from django.urls.exceptions import Resolver404
+
+from mcp_serving import sdk
+from mcp_serving.asgi import hosts, lifecycle, page
+from mcp_serving.asgi.guard import ASGIApp, Guard, Receive, Scope, Send, exchange_of, respond
+from mcp_serving.runtime import Runtime
+
+if TYPE_CHECKING:
+    from django.urls import URLPattern
+    from mcp.server.lowlevel.server import Server as LowLevelServer
+    from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
+    from starlette.applications import Starlette
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Mounted:
+    """What one start of a handler serves: the SDK's application, and in it the MCP endpoint alone."""
+
+    app: ASGIApp
+    mcp: ASGIApp
+
+
+class StreamableHTTPHandler:
+    """An ASGI application that serves an MCP server over streamable HTTP, to be mounted in a Channels router.
+
+    It starts the SDK's session manager by itself: with the ASGI lifespan where the web server speaks it,
+    before listening under ``manage.py runmcp``, else with the first request. Host and Origin are checked
+    against Django's ``ALLOWED_HOSTS`` and ``CSRF_TRUSTED_ORIGINS``, unless ``transport_security`` is given.
+
+    Args:
+        mcp: an ``MCPServer`` or a low-level ``Server`` of the SDK.
+        **options: the options of the SDK's ``streamable_http_app()``, passed on unchanged:
+            ``stateless_http``, ``json_response``, ``event_store``, ``session_idle_timeout`` (seconds),
+            ``max_request_body_size`` (bytes), ``transport_security`` and others.
+
+    Raises:
+        InvalidServer: ``mcp`` is not a server of the SDK.
+        TypeError, ValueError: the SDK does not know an option, or refuses its value.
+
+    Example:
+        >>> mcp_handler = StreamableHTTPHandler(server, json_response=True)
+        >>> application = ProtocolTypeRouter({
+        ...     "http": URLRouter([*mcp_handler.urlpatterns("mcp"), re_path(r"", django_asgi_app)]),
+        ...     "lifespan": mcp_handler.lifespan,
+        ... })
+    """
+
+    def __init__(self, mcp: sdk.SDKServer, **options: Any) -> None:
+        self._mcp = mcp
+        self._server = sdk.low_level(mcp)
+        self._checks_hosts = options.get("transport_security") is None
+        if self._checks_hosts:
+            options["transport_security"] = sdk.without_host_checks()
+        self._options = options
+        # Built now, so that a wrong option is found at import; the first start uses it.
+        self._built: tuple[Starlette, StreamableHTTPSessionManager] | None = self._build()
+        self._failing = False
+        self.paths: list[str] = []
+        """Where ``urlpatterns`` has put it, relative to the router."""
+        lifecycle.register(self)
+
+    @property
+    def server(self) -> LowLevelServer[Any]:
+        """The low-level server it serves."""
+        return self._server
+
+    def urlpatterns(self, path: str) -> list[URLPattern]:
+        """The routes for a Channels ``URLRouter``: ``path`` with and without a trailing slash, and what
+        else belongs to the server (the OAuth metadata, the SDK's ``custom_route``).
+
+        Example:
+            >>> URLRouter([*mcp_handler.urlpatterns("mcp"), re_path(r"", django_asgi_app)])
+        """
+        as_route: Any = re_path  # which is declared for Django's views only; URLRouter takes ASGI applications
+        path = path.strip("/")
+        self.paths.append(f"/{path}")
+        app, _ = self._built or self._build()
+        others = [
+            as_route(route.path_regex.pattern.removeprefix("^/"), self._serve_other_route)
+            for route in sdk.routes_beside_mcp(app, self._options)
+        ]
+        return [as_route(rf"^{re.escape(path)}/?\Z", self), *others]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self.lifespan(scope, receive, send)
+        elif scope["type"] == "http":
+            _leave_doubled_slash_to_django(scope)
+            await self._guarded(self._serve, scope, receive, send)
+        else:
+            raise ValueError(f"StreamableHTTPHandler serves http and lifespan, not {scope['type']!r}.")
+
+    async def lifespan(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """The ASGI lifespan application, for web servers that speak it: give it to the router as "lifespan".
+
+        Startup enters the lifespan of the MCP server and starts all its handlers. Shutdown closes these,
+        and the handlers of other MCP servers that a request has started since.
+        """
+        await receive()
+        try:
+            await lifecycle.start(self._server)
+        except Exception as error:
+            logger.exception("The MCP server could not be started.")
+            await send({"type": "lifespan.startup.failed", "message": str(error)})
+            return
+        await send({"type": "lifespan.startup.complete"})
+        try:
+            await receive()
+        finally:
+            await lifecycle.close()
+        await send({"type": "lifespan.shutdown.complete"})
+
+    # One request
+
+    async def _guarded(self, app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
+        if exchange_of(scope) is None:
+            app = Guard(app, Runtime.of(self._server).ledger)
+        await app(scope, receive, send)
+
+    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self._checks_hosts and (refused := hosts.refusal(scope)):
+            status, reason = refused
+            logger.warning("Refused a request for %r: %s", scope["path"], reason)
+            await respond(send, status, "Refused by the server's rules for Host and Origin.\n")
+        elif page.is_wanted(scope):
+            await page.show(self._server, send)
+        elif mounted := await self._mounted_or_503(send):
+            if scope["method"] == "GET" and (exchange := exchange_of(scope)):
+                exchange.stand()
+            await mounted.mcp(scope, receive, send)
+
+    async def _serve_other_route(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def serve(scope: Scope, receive: Receive, send: Send) -> None:
+            if mounted := await self._mounted_or_503(send):
+                await mounted.app(scope, receive, send)
+
+        await self._guarded(serve, scope, receive, send)
+
+    # The life of the SDK's session manager
+
+    async def start(self) -> Mounted:
+        """Start what is not started yet in the running event loop: the server's lifespan, this handler.
+
+        Raises:
+            Exception: whatever the lifespan raised; the next call tries again.
+        """
+        runtime = Runtime.of(self._server)
+        view = await runtime.open()
+        lifecycle.close_with_daphne()
+        return await runtime.open_on_top(self, lambda: self._run(view))
+
+    async def _mounted_or_503(self, send: Send) -> Mounted | None:
+        mounted: Mounted | None = Runtime.of(self._server).opened_on_top(self)
+        if mounted is not None:
+            return mounted
+        try:
+            mounted = await self.start()
+        except Exception:
+            if not self._failing:
+                logger.exception("The MCP server could not be started; requests get 503 until it can.")
+            self._failing = True
+            await respond(send, 503, "The MCP server could not be started.\n", headers=[(b"retry-after", b"5")])
+            return None
+        self._failing = False
+        return mounted
+
+    def _build(self) -> tuple[Starlette, StreamableHTTPSessionManager]:
+        app = self._mcp.streamable_http_app(**self._options)
+        return app, self._mcp.session_manager
+
+    @asynccontextmanager
+    async def _run(self, view: LowLevelServer[Any]) -> AsyncIterator[Mounted]:
+        app, manager = self._built or self._build()
+        self._built = None  # a session manager runs once
+        manager.app = view
+        async with manager.run():
+            yield Mounted(app, sdk.mcp_endpoint(app, self._options))
+
+
+def _leave_doubled_slash_to_django(scope: Scope) -> None:
+    """URLRouter strips every leading slash, so that ``//mcp`` would match: let the next route have it."""
+    path = scope["path"].removeprefix(scope.get("root_path", ""))
+    if path.startswith("//") and "url_route" in scope:
+        raise Resolver404({"path": path})

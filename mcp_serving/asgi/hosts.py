@@ -1,0 +1,57 @@
+"""Which Host and Origin a request may carry: what Django's own settings say, by Django's own rules."""
+
+from __future__ import annotations
+
+from urllib.parse import urlsplit
+
+from django.conf import settings
+from django.core.exceptions import DisallowedHost
+from django.http import HttpRequest
+from django.utils.http import is_same_domain
+
+from mcp_serving.asgi.guard import Scope
+
+
+def refusal(scope: Scope) -> tuple[int, str] | None:
+    """The status and the one-line reason to refuse this request with; None if it may pass."""
+    request = _ScopeRequest(scope)
+    try:
+        host = request.get_host()
+    except DisallowedHost as error:
+        return 421, str(error)
+    origin = request.META.get("HTTP_ORIGIN")
+    if origin is None or origin == f"{request.scheme}://{host}" or _is_trusted(origin):
+        return None
+    return 403, f"Origin {origin!r} is neither this host nor in CSRF_TRUSTED_ORIGINS"
+
+
+class _ScopeRequest(HttpRequest):
+    """As much of a Django request as ``get_host`` and ``scheme`` look at, proxy settings included."""
+
+    def __init__(self, scope: Scope) -> None:
+        super().__init__()
+        self._scheme: str = scope.get("scheme", "http")
+        server_name, server_port = scope.get("server") or ("unknown", "0")
+        self.META = {"SERVER_NAME": server_name, "SERVER_PORT": str(server_port)}
+        for name, value in scope["headers"]:
+            key = "HTTP_" + name.decode("latin-1").upper().replace("-", "_")
+            text = value.decode("latin-1")
+            # Repeated headers are joined as Django joins them: two hosts are then no host that is allowed.
+            self.META[key] = f"{self.META[key]},{text}" if key in self.META else text
+
+    def _get_scheme(self) -> str:
+        return self._scheme
+
+
+def _is_trusted(origin: str) -> bool:
+    try:
+        parts = urlsplit(origin)
+    except ValueError:
+        return False
+    for trusted in settings.CSRF_TRUSTED_ORIGINS:
+        if origin == trusted:
+            return True
+        scheme, _, domain = trusted.partition("://")
+        if domain.startswith("*") and parts.scheme == scheme and is_same_domain(parts.netloc, domain.lstrip("*")):
+            return True
+    return False

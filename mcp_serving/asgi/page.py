@@ -1,0 +1,42 @@
+"""What a person sees who opens the MCP endpoint in a browser."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from django.utils.html import format_html
+
+from mcp_serving.asgi.guard import Scope, Send, respond
+
+if TYPE_CHECKING:
+    from mcp.server.lowlevel.server import Server as LowLevelServer
+
+_PAGE = """<!doctype html>
+<html lang="en">
+<meta charset="utf-8">
+<title>{name}: MCP server</title>
+<style>body {{ font: 1rem/1.5 system-ui, sans-serif; max-width: 40rem; margin: 4rem auto; padding: 0 1rem }}</style>
+<h1>{name}</h1>
+<p>This address is an <a href="https://modelcontextprotocol.io">MCP</a> server, for an AI client rather than a
+browser. To use it, add the address of this page to your client as a server of the kind
+<q>streamable HTTP</q>.</p>
+</html>
+"""
+
+
+def is_wanted(scope: Scope) -> bool:
+    """Whether a browser asks: it accepts HTML, and no stream of events."""
+    if scope["method"] != "GET":
+        return False
+    accept = b",".join(value for name, value in scope["headers"] if name == b"accept").lower()
+    return b"text/html" in accept and b"text/event-stream" not in accept
+
+
+async def show(server: LowLevelServer[Any], send: Send) -> None:
+    await respond(
+        send,
+        200,
+        format_html(_PAGE, name=server.title or server.name),
+        content_type=b"text/html; charset=utf-8",
+        headers=[(b"vary", b"accept")],
+    )

@@ -1,0 +1,141 @@
+"""The ``MCP_SERVING`` setting: what it may hold, and what is wrong with what it holds."""
+
+from __future__ import annotations
+
+import math
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from difflib import get_close_matches
+from importlib.util import find_spec
+from typing import Any
+
+from django.conf import settings
+from django.core.exceptions import ImproperlyConfigured
+from django.utils.module_loading import import_string
+
+from mcp_serving.errors import InvalidShutdownTimeout
+from mcp_serving.transport import Transport
+
+DEFAULT_SHUTDOWN_TIMEOUT = 10.0
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """``MCP_SERVING`` with its defaults: the paths are not imported yet."""
+
+    server: str | None = None
+    http_server: str | None = None
+    transport: Transport = Transport.STDIO
+    shutdown_timeout: float = DEFAULT_SHUTDOWN_TIMEOUT
+
+
+def configuration() -> Configuration:
+    """What the settings say.
+
+    Raises:
+        ImproperlyConfigured: the first thing that is wrong with them.
+    """
+    if found := problems():
+        raise ImproperlyConfigured(found[0])
+    given = getattr(settings, "MCP_SERVING", {})
+    return Configuration(**{key.lower(): _KEYS[key](given[key]) for key in given})
+
+
+def problems() -> list[str]:
+    """Each thing that is wrong with ``MCP_SERVING``, a line each; imports none of the paths."""
+    given = getattr(settings, "MCP_SERVING", {})
+    if not isinstance(given, dict):
+        return [f"MCP_SERVING is {given!r}; it has to be a dict with keys among {_listed(_KEYS)}."]
+    found = []
+    for key, value in given.items():
+        if key not in _KEYS:
+            close = get_close_matches(str(key).upper(), _KEYS, n=1)
+            hint = f" Did you mean {close[0]!r}?" if close else ""
+            found.append(f"MCP_SERVING has an unknown key {key!r}; allowed are {_listed(_KEYS)}.{hint}")
+            continue
+        try:
+            _KEYS[key](value)
+        except ValueError as error:
+            found.append(f"MCP_SERVING[{key!r}]: {error}")
+    return found
+
+
+def dotted_path(value: object) -> str:
+    """``value`` if it reads like a dotted path to something in a module that exists.
+
+    Raises:
+        ValueError: it does not.
+    """
+    if not isinstance(value, str) or not all(part.isidentifier() for part in value.split(".")):
+        raise ValueError(f"{value!r} is not a dotted path such as 'project.mcp.server'.")
+    module, _, _ = value.rpartition(".")
+    if not module:
+        raise ValueError(f"{value!r} names no module; it has to be a dotted path such as 'project.mcp.server'.")
+    try:
+        exists = find_spec(module) is not None
+    except Exception as error:  # a parent package that fails to import
+        raise ValueError(f"{value!r} cannot be imported: {cause_of(error)}.") from error
+    if not exists:
+        raise ValueError(f"{value!r} cannot be imported: there is no module {module!r}.")
+    return value
+
+
+def load(path: str) -> Any:
+    """What the dotted path names.
+
+    Raises:
+        ImproperlyConfigured: it cannot be imported; names the cause and where it is.
+    """
+    try:
+        return import_string(path)
+    except Exception as error:
+        raise ImproperlyConfigured(f"{path!r} cannot be imported: {cause_of(error)}.") from error
+
+
+def load_server(path: str) -> Any:
+    """The MCP server at a dotted path, or what the callable there returns."""
+    from mcp_serving import sdk
+
+    server = load(path)
+    if callable(server):
+        server = server()
+    sdk.low_level(server)
+    return server
+
+
+def cause_of(error: Exception) -> str:
+    """An exception in one line, with the place in the user's code that it comes from."""
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if "importlib" not in frame.filename]
+    where = f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text}{where}" if text else f"{type(error).__name__}{where}"
+
+
+def valid_shutdown_timeout(value: object) -> float:
+    """``value`` as seconds.
+
+    Raises:
+        InvalidShutdownTimeout: it is negative, not finite or not a number.
+    """
+    try:
+        seconds = float(value)  # type: ignore[arg-type]  # what is no number raises
+    except (TypeError, ValueError):
+        seconds = math.nan
+    if isinstance(value, bool) or not (math.isfinite(seconds) and seconds >= 0):
+        raise InvalidShutdownTimeout(
+            f"The shutdown timeout is {value!r}; it has to be a number of seconds, finite and not negative."
+        )
+    return seconds
+
+
+_KEYS: dict[str, Callable[[Any], Any]] = {
+    "SERVER": dotted_path,
+    "HTTP_SERVER": dotted_path,
+    "TRANSPORT": Transport.parse,
+    "SHUTDOWN_TIMEOUT": valid_shutdown_timeout,
+}
+
+
+def _listed(names: dict[str, Any]) -> str:
+    return ", ".join(map(repr, names))

@@ -1,0 +1,104 @@
+"""What is in flight: the one place that the shutdown asks what it has to wait for, and what to cancel."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextvars import ContextVar
+
+import anyio
+
+
+class Exchange:
+    """One request in flight, from its arrival until its answer is handed to the wire.
+
+    An HTTP request, a WebSocket connection or a JSON-RPC request over stdio. It is either a *call*, whose
+    answer a shutdown waits for, or *standing* (a GET stream, ``subscriptions/listen``, a WebSocket), which
+    a shutdown ends.
+    """
+
+    def __init__(self, ledger: Ledger, what: str, *, standing: bool) -> None:
+        self.what = what
+        self.scope: anyio.CancelScope | None = None
+        """Around the MCP handler, once it runs: cancelling it still lets the client have an answer."""
+        self.task: asyncio.Task[object] | None = None
+        """The ASGI application's task, for what never reached an MCP handler."""
+        self.ended = False
+        self.on_end: Callable[[], None] | None = None
+        self._ends_itself = False
+        self._ledger = ledger
+        self._standing = standing
+
+    @property
+    def standing(self) -> bool:
+        return self._standing
+
+    def stand(self, *, ends_itself: bool = False) -> None:
+        """From now on it is a standing stream; ``ends_itself`` where its handler has been told by other means."""
+        self._standing = True
+        self._ends_itself = ends_itself
+        self._ledger.changed()
+
+    def end(self) -> None:
+        """End a standing stream, as if its client had left."""
+        if self._ends_itself:
+            return
+        self.ended = True
+        if self.on_end is not None:
+            self.on_end()
+
+    def cancel(self) -> None:
+        if self.scope is not None:
+            self.scope.cancel()
+        elif self.task is not None:
+            self.task.cancel()
+
+    def close(self) -> None:
+        self._ledger.close(self)
+
+
+current_exchange: ContextVar[Exchange | None] = ContextVar("mcp_serving.current_exchange", default=None)
+"""The exchange that the running MCP handler answers; the SDK carries it from the transport to the handler."""
+
+
+class Ledger:
+    """The exchanges in flight. Waiting is by event: whoever closes the last one wakes the shutdown."""
+
+    def __init__(self) -> None:
+        self.draining = False
+        """True from the start of a shutdown: what arrives now is refused."""
+        self._open: dict[Exchange, None] = {}
+        self._changed = asyncio.Event()
+
+    def open(self, what: str, *, standing: bool = False) -> Exchange:
+        exchange = Exchange(self, what, standing=standing)
+        self._open[exchange] = None
+        return exchange
+
+    def close(self, exchange: Exchange) -> None:
+        self._open.pop(exchange, None)
+        self.changed()
+
+    def changed(self) -> None:
+        self._changed.set()
+
+    @property
+    def calls(self) -> list[Exchange]:
+        return [exchange for exchange in self._open if not exchange.standing]
+
+    @property
+    def streams(self) -> list[Exchange]:
+        return [exchange for exchange in self._open if exchange.standing]
+
+    async def calls_answered(self) -> None:
+        """Return once no call is in flight."""
+        await self._until(lambda: not self.calls)
+
+    async def empty(self) -> None:
+        """Return once nothing at all is in flight."""
+        await self._until(lambda: not self._open)
+
+    async def _until(self, reached: Callable[[], bool]) -> None:
+        while not reached():
+            self._changed.clear()
+            await self._changed.wait()

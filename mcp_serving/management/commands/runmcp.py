@@ -1,0 +1,168 @@
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import sys
+import threading
+import traceback
+from argparse import ArgumentParser
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from django.core.exceptions import ImproperlyConfigured
+from django.core.management.base import BaseCommand, CommandError
+
+from mcp_serving import conf
+from mcp_serving.errors import (
+    InvalidEndpoint,
+    InvalidHTTPServer,
+    InvalidServer,
+    InvalidShutdownTimeout,
+    InvalidTransport,
+    ListenError,
+    NoApplication,
+    NoHTTPServer,
+    ShutdownTimeout,
+)
+from mcp_serving.serving.standard_streams import StandardStreams
+from mcp_serving.shadowing import sdk_problem
+from mcp_serving.transport import Transport
+
+if TYPE_CHECKING:
+    from mcp_serving.server import Server
+
+USER_MISTAKES = (
+    ImproperlyConfigured,
+    InvalidEndpoint,
+    InvalidHTTPServer,
+    InvalidServer,
+    InvalidShutdownTimeout,
+    InvalidTransport,
+    ListenError,
+    NoApplication,
+    NoHTTPServer,
+    ShutdownTimeout,
+)
+
+
+class Command(BaseCommand):
+    _transport: Transport
+    _streams: StandardStreams | None = None
+    _keeps_streams = False
+
+    requires_system_checks: list[str] = []  # noqa: RUF012 - what it needs is checked, and reported in one line
+    help = "Serves the project's MCP server over stdio, over HTTP by a Daphne server, or over both."
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        parser.add_argument(
+            "--transport",
+            help="stdio, http or both; default: $MCP_TRANSPORT, MCP_SERVING['TRANSPORT'], stdio",
+        )
+        parser.add_argument(
+            "--shutdown-timeout",
+            metavar="SECONDS",
+            help="for the whole graceful shutdown; default: MCP_SERVING['SHUTDOWN_TIMEOUT'], 10",
+        )
+        parser.add_argument(
+            "--server",
+            metavar="PATH",
+            help="dotted path to the MCP server, or to a callable returning it; default: MCP_SERVING['SERVER']",
+        )
+        parser.add_argument(
+            "--http-server",
+            metavar="PATH",
+            help="dotted path to the callable that builds the Daphne server; default: MCP_SERVING['HTTP_SERVER']",
+        )
+
+    def run_from_argv(self, argv: list[str]) -> None:
+        """As a process of its own, which ends with the command whatever its threads are doing."""
+        self._keeps_streams = True
+        status: Any = 0
+        try:
+            super().run_from_argv(argv)
+        except SystemExit as leaving:
+            status = leaving.code
+        except KeyboardInterrupt:  # while it was starting
+            status = 130
+        except BaseException:
+            traceback.print_exc()
+            status = 1
+        _leave(status)
+
+    def execute(self, *args: Any, **options: Any) -> str | None:
+        # Claimed here, so that nothing of the command itself can print on standard output.
+        with _one_line_errors():
+            self._transport = _transport(options["transport"])
+        if not self._transport.uses_stdio:
+            return super().execute(*args, **options)
+        self._streams = StandardStreams()
+        try:
+            return super().execute(*args, **options)
+        finally:
+            if not self._keeps_streams:
+                self._streams.release()
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        with _one_line_errors():
+            self._build(options).run(announce=self.stderr.write, streams=self._streams)
+
+    def _build(self, options: dict[str, Any]) -> Server:
+        if problem := sdk_problem():
+            raise CommandError(problem)
+        configuration = conf.configuration()
+        path = options["server"] or configuration.server
+        if path is None:
+            raise CommandError(
+                "No MCP server is named: set MCP_SERVING = {'SERVER': 'project.mcp.server'} or give --server PATH."
+            )
+        mcp = conf.load_server(path)
+        http_server = None
+        if self._transport.uses_http and (path := options["http_server"] or configuration.http_server):
+            http_server = conf.load(path)
+        timeout = options["shutdown_timeout"]
+        from mcp_serving.server import Server
+
+        return Server(
+            mcp,
+            transport=self._transport,
+            http_server=http_server,
+            shutdown_timeout=configuration.shutdown_timeout if timeout is None else timeout,
+        )
+
+
+def _transport(option: str | None) -> Transport:
+    """The option, else the environment, else the settings."""
+    if option is not None:
+        return Transport.parse(option)
+    if variable := os.environ.get("MCP_TRANSPORT", "").strip():
+        try:
+            return Transport.parse(variable)
+        except InvalidTransport as error:
+            raise CommandError(f"MCP_TRANSPORT in the environment: {error}") from error
+    return conf.configuration().transport
+
+
+@contextmanager
+def _one_line_errors() -> Iterator[None]:
+    try:
+        yield
+    except USER_MISTAKES as error:
+        raise CommandError(" ".join(str(error).split())) from error
+
+
+def _leave(status: Any) -> NoReturn:
+    """End the process, even if a thread would keep it from ending.
+
+    Worker threads are not daemons: an idle one of anyio's, or one in a call that nobody can cancel, would
+    hold up the interpreter's exit. The shutdown has waited for it as long as it may.
+    """
+    if all(thread.daemon or thread is threading.main_thread() for thread in threading.enumerate()):
+        sys.exit(status)
+    atexit._run_exitfuncs()
+    logging.shutdown()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(status if isinstance(status, int) else 0 if status is None else 1)

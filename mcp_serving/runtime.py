@@ -1,0 +1,200 @@
+"""What everything that serves one MCP server in one event loop shares: lifespan, ledger, what to close."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Hashable
+from contextlib import AbstractAsyncContextManager
+from contextvars import Context
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from weakref import WeakKeyDictionary
+
+import anyio
+from mcp.shared.exceptions import MCPError
+from mcp_types import CONNECTION_CLOSED
+
+from mcp_serving import sdk
+from mcp_serving.deadline import Deadline
+from mcp_serving.ledger import Ledger, current_exchange
+
+if TYPE_CHECKING:
+    from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
+    from mcp.server.lowlevel.server import Server as LowLevelServer
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+CANCELLED_SECONDS = 0.1
+"""How long something that was cancelled may take to notice, before the shutdown goes on without it."""
+
+
+class Held(Generic[T]):
+    """An async context manager held open by a task of its own, so that the task that leaves it entered it.
+
+    ``open`` may be called at any time, by any number of tasks: the manager is entered once, and entered
+    again after it failed or was closed. ``manager`` makes a new one for every entry.
+    """
+
+    def __init__(self, name: str, manager: Callable[[], AbstractAsyncContextManager[T]]) -> None:
+        self._name = name
+        self._manager = manager
+        self._leave = asyncio.Event()
+        self._entered: asyncio.Future[T] | None = None
+        self._owner: asyncio.Task[None] | None = None
+
+    async def open(self) -> T:
+        """Enter the manager, unless it is entered already, and return its value.
+
+        Raises:
+            Exception: whatever entering it raised; the next call tries again.
+        """
+        if self._entered is None or self._failed:
+            self._leave = asyncio.Event()
+            self._entered = asyncio.get_running_loop().create_future()
+            # An empty context: what belongs to the request that happened to be the first must not leak in.
+            self._owner = asyncio.create_task(self._own(self._entered, self._leave), name=self._name, context=Context())
+        return await asyncio.shield(self._entered)
+
+    @property
+    def value(self) -> T | None:
+        """What entering the manager returned, while it is entered."""
+        if self._entered is None or not self._entered.done() or self._failed:
+            return None
+        return self._entered.result()
+
+    @property
+    def _failed(self) -> bool:
+        return self._entered is not None and self._entered.done() and self._entered.exception() is not None
+
+    async def _own(self, entered: asyncio.Future[T], leave: asyncio.Event) -> None:
+        try:
+            async with self._manager() as value:
+                entered.set_result(value)
+                await leave.wait()
+        except BaseException as error:
+            if entered.done():
+                raise
+            entered.set_exception(
+                RuntimeError(f"the {self._name} was stopped while it started")
+                if isinstance(error, asyncio.CancelledError)
+                else error
+            )
+            entered.exception()  # seen: nobody may be left to await it
+
+    async def close(self, deadline: Deadline, share: float = 1.0) -> None:
+        """Leave the manager, cut short when (the share of) the deadline has passed.
+
+        Raises:
+            Exception: whatever leaving it raised.
+        """
+        owner = self._owner
+        if owner is None:
+            return
+        self._owner, entered, self._entered = None, self._entered, None
+        self._leave.set()
+        if entered is not None and not entered.done():
+            owner.cancel()
+        with deadline.scope(share):
+            await asyncio.wait({owner})
+        if not owner.done():
+            owner.cancel()
+            with anyio.move_on_after(CANCELLED_SECONDS):
+                await asyncio.wait({owner})
+            logger.warning("The %s was still being left at the shutdown's deadline and was cut short.", self._name)
+        if owner.done() and not owner.cancelled() and (error := owner.exception()) is not None:
+            raise error
+
+
+class Runtime:
+    """One SDK server in one event loop: its lifespan, its ledger, and what was started on top of it.
+
+    Everything that serves the server joins its runtime with ``Runtime.of`` and shares what it finds there.
+    """
+
+    def __init__(self, server: LowLevelServer[Any]) -> None:
+        self.server = server
+        self.ledger = Ledger()
+        self._lifespan: Held[Any] = Held("lifespan of the MCP server", lambda: server.lifespan(server))
+        self._on_top: dict[Hashable, Held[Any]] = {}
+
+    @classmethod
+    def of(cls, server: LowLevelServer[Any]) -> Runtime:
+        """The runtime of ``server`` in the running event loop."""
+        runtimes = _runtimes.setdefault(asyncio.get_running_loop(), {})
+        runtime = runtimes.get(server)
+        if runtime is None:
+            runtime = runtimes[server] = cls(server)
+        return runtime
+
+    async def open(self) -> LowLevelServer[Any]:
+        """Enter the server's lifespan, if nobody did so yet; the server for a transport to serve.
+
+        Raises:
+            Exception: whatever the lifespan raised while it was entered.
+        """
+        return sdk.joined(self.server, await self._lifespan.open(), self._handle)
+
+    async def open_on_top(self, key: Hashable, manager: Callable[[], AbstractAsyncContextManager[T]]) -> T:
+        """Enter what lives inside the lifespan, once for each key, and return its value; see ``Held.open``."""
+        held = self._on_top.get(key)
+        if held is None:
+            held = self._on_top[key] = Held("session manager", manager)
+        value: T = await held.open()
+        return value
+
+    def opened_on_top(self, key: Hashable) -> Any | None:
+        """What ``open_on_top`` returned for this key, while it is open."""
+        held = self._on_top.get(key)
+        return held.value if held is not None else None
+
+    def end_subscriptions(self) -> None:
+        """Ask the ``subscriptions/listen`` streams to end, each with its result."""
+        if (handler := sdk.listen_handler(self.server)) is not None:
+            handler.close()
+
+    async def close(self, deadline: Deadline) -> None:
+        """Leave the session managers, then the lifespan; a new request may open all of it again.
+
+        A session manager waits for threads that nobody can cancel: it gets half of the time, so that the
+        user's own cleanup always has its turn.
+
+        Raises:
+            Exception: what the lifespan raised while it was left.
+        """
+        for key in list(self._on_top):
+            held = self._on_top.pop(key)
+            try:
+                await held.close(deadline, share=0.5)
+            except Exception:
+                logger.exception("The session manager failed while it was left.")
+        await self._lifespan.close(deadline)
+
+    async def _handle(self, ctx: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:
+        """The outermost MCP middleware: tells the ledger what is running, and lets it be cancelled."""
+        exchange = current_exchange.get()
+        if exchange is None or ctx.request_id is None:
+            return await call_next(ctx)
+        exchange.what = describe(ctx.method, ctx.params)
+        if ctx.method == sdk.LISTEN:
+            exchange.stand(ends_itself=sdk.listen_handler(self.server) is not None)
+        with anyio.CancelScope() as exchange.scope:
+            return await call_next(ctx)
+        raise MCPError(CONNECTION_CLOSED, "The server is shutting down; the call was cancelled.")
+
+
+_runtimes: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[Any, Runtime]] = WeakKeyDictionary()
+
+
+def runtimes() -> list[Runtime]:
+    """Every runtime of the running event loop."""
+    return list(_runtimes.get(asyncio.get_running_loop(), {}).values())
+
+
+def describe(method: str, params: Any) -> str:
+    """A request as a log line names it: its method, and the tool, prompt or resource it is about."""
+    about = ""
+    if isinstance(params, dict):
+        about = params.get("name") or params.get("uri") or ""
+    return f"{method} {str(about)[:100]!r}" if about else method

@@ -1,0 +1,106 @@
+"""The boundary to the MCP SDK: the only module that touches what the SDK does not declare public.
+
+tests/test_sdk_boundary.py names each such attribute and fails when the SDK moves it.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard
+
+from mcp_serving.errors import InvalidServer
+from mcp_serving.shadowing import sdk_problem
+
+try:
+    from mcp.server.lowlevel.server import Server as LowLevelServer
+    from mcp.server.mcpserver import MCPServer
+    from mcp.server.subscriptions import ListenHandler
+    from mcp.server.transport_security import TransportSecuritySettings
+    from starlette.routing import Route
+except ImportError as error:
+    raise ImportError(sdk_problem() or str(error)) from error
+
+if TYPE_CHECKING:
+    from mcp.server.context import ServerMiddleware
+    from starlette.applications import Starlette
+    from starlette.types import ASGIApp
+
+LISTEN = "subscriptions/listen"
+
+SDKServer: TypeAlias = "MCPServer[Any] | LowLevelServer[Any]"
+
+
+def low_level(server: object) -> LowLevelServer[Any]:
+    """The low-level server underneath ``server``, which may be one itself.
+
+    Raises:
+        InvalidServer: ``server`` is neither of the SDK's two server classes.
+    """
+    if isinstance(server, MCPServer):
+        return server._lowlevel_server
+    if isinstance(server, LowLevelServer):
+        return server
+    kind = type(server)
+    raise InvalidServer(
+        f"The MCP server must be an MCPServer or a low-level Server of the official SDK (mcp 2.x), "
+        f"not {kind.__module__}.{kind.__qualname__}."
+    )
+
+
+def joined(server: LowLevelServer[Any], state: Any, first: ServerMiddleware[Any]) -> LowLevelServer[Any]:
+    """The same server, for a transport that would otherwise enter its lifespan once more.
+
+    It shares the handlers and the identity of ``server``; entering its lifespan only hands out ``state``,
+    and ``first`` wraps every message outside the server's own middleware.
+    """
+
+    @asynccontextmanager
+    async def entered_already(_: LowLevelServer[Any]) -> AsyncIterator[Any]:
+        yield state
+
+    view = copy.copy(server)
+    view.lifespan = entered_already
+    view.middleware = [first, *server.middleware]
+    return view
+
+
+def listen_handler(server: LowLevelServer[Any]) -> ListenHandler | None:
+    """The SDK's handler of ``subscriptions/listen``, which can end each stream with its result."""
+    entry = server.get_request_handler(LISTEN)
+    return entry.handler if entry is not None and isinstance(entry.handler, ListenHandler) else None
+
+
+def without_host_checks() -> TransportSecuritySettings:
+    """For the SDK's transport, where Host and Origin have been checked before it is reached."""
+    return TransportSecuritySettings(enable_dns_rebinding_protection=False)
+
+
+def mcp_endpoint(app: Starlette, options: Mapping[str, Any]) -> ASGIApp:
+    """The MCP endpoint of the SDK's application, wherever it is mounted, its authentication around it."""
+    endpoint: ASGIApp = next(route.endpoint for route in app.routes if _is_mcp(route, options))
+    for cls, args, kwargs in reversed(app.user_middleware):
+        endpoint = cls(endpoint, *args, **kwargs)
+    return endpoint
+
+
+def routes_beside_mcp(app: Starlette, options: Mapping[str, Any]) -> list[Route]:
+    """What the SDK's application serves at paths of its own: OAuth metadata, custom routes."""
+    return [route for route in app.routes if isinstance(route, Route) and not _is_mcp(route, options)]
+
+
+def _is_mcp(route: object, options: Mapping[str, Any]) -> TypeGuard[Route]:
+    return isinstance(route, Route) and route.path == options.get("streamable_http_path", "/mcp")
+
+
+async def offers(server: SDKServer) -> dict[str, int | None]:
+    """How many tools, resources (templates included) and prompts it has; None where only a client could ask."""
+    if isinstance(server, MCPServer):
+        return {
+            "tools": len(await server.list_tools()),
+            "resources": len(await server.list_resources()) + len(await server.list_resource_templates()),
+            "prompts": len(await server.list_prompts()),
+        }
+    methods = {"tools": "tools/list", "resources": "resources/list", "prompts": "prompts/list"}
+    return {kind: 0 if server.get_request_handler(method) is None else None for kind, method in methods.items()}

@@ -1,0 +1,318 @@
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from mcp_serving import sdk
+from mcp_serving.conf import DEFAULT_SHUTDOWN_TIMEOUT, valid_shutdown_timeout
+from mcp_serving.deadline import Deadline
+from mcp_serving.errors import NoHTTPServer, ShutdownTimeout
+from mcp_serving.runtime import Runtime, runtimes
+from mcp_serving.serving import signals
+from mcp_serving.serving.standard_streams import StandardStreams
+from mcp_serving.serving.stdio import StdioTransport
+from mcp_serving.transport import Transport
+
+if TYPE_CHECKING:
+    import signal
+
+    from daphne.server import Server as DaphneServer
+    from mcp.server.lowlevel.server import Server as LowLevelServer
+
+    from mcp_serving.ledger import Ledger
+    from mcp_serving.serving.http import DaphneTransport
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+CLEANUP_SECONDS = 1.0
+"""How long the server's lifespan may take to be left when the shutdown's deadline has passed."""
+
+
+class Server:
+    """Serves one MCP server object over stdio, over a Daphne server, or over both.
+
+    Args:
+        mcp: an ``MCPServer`` or a low-level ``Server`` of the SDK.
+        transport: ``Transport.STDIO``, ``Transport.HTTP`` or ``Transport.BOTH``, or its name.
+        http_server: a ``daphne.server.Server``, or a callable without arguments that returns one and is
+            called once, only for http and both. It is served as given, except that signals and the
+            shutdown are handled here.
+        shutdown_timeout: seconds that the whole graceful shutdown may take.
+
+    Raises:
+        InvalidServer: ``mcp`` is not a server of the SDK.
+        InvalidTransport: ``transport`` is none of the three.
+        InvalidShutdownTimeout: ``shutdown_timeout`` is negative, not finite or not a number.
+        NoHTTPServer: ``transport`` needs an ``http_server``.
+
+    Example:
+        >>> Server(mcp, transport=Transport.BOTH, http_server=build_daphne).run()
+    """
+
+    def __init__(
+        self,
+        mcp: sdk.SDKServer,
+        *,
+        transport: Transport | str = Transport.STDIO,
+        http_server: DaphneServer | Callable[[], DaphneServer] | None = None,
+        shutdown_timeout: float = DEFAULT_SHUTDOWN_TIMEOUT,
+    ) -> None:
+        self.mcp = mcp
+        """The server of the SDK underneath."""
+        self.transport = Transport(transport)
+        self.shutdown_timeout = valid_shutdown_timeout(shutdown_timeout)
+        self._server: LowLevelServer[Any] = sdk.low_level(mcp)
+        if self.transport.uses_http and http_server is None:
+            raise NoHTTPServer(
+                f"Transport {str(self.transport)!r} needs an http_server: a daphne.server.Server, or a callable "
+                "that returns one; in the settings, MCP_SERVING['HTTP_SERVER']."
+            )
+        self._http_server = http_server
+        self._announce: Callable[[str], None] = logger.info
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stopping = asyncio.Event()
+        self._stop_reason = ""
+        self._has_run = False
+        self._deadline: Deadline | None = None
+        self._draining = False
+
+    def run(self, *, announce: Callable[[str], None] | None = None, streams: StandardStreams | None = None) -> None:
+        """Serve until a signal, ``stop()`` or the end of a transport, then shut down gracefully.
+
+        Blocks. It can be called once. SIGINT, SIGTERM and SIGHUP are handled while it runs, if it runs in
+        the main thread; a second one cuts the shutdown short.
+
+        Args:
+            announce: is given one line when a transport is ready, and one when the shutdown begins; the
+                default logs them.
+            streams: standard input and output, where the caller has claimed them already.
+
+        Raises:
+            InvalidHTTPServer, NoApplication, InvalidEndpoint: the Daphne server cannot be used.
+            ListenError: it cannot listen.
+            ShutdownTimeout: the deadline passed; names what was still running.
+            RuntimeError: it has been run before.
+            Exception: what the server's lifespan raised.
+        """
+        if self._has_run:
+            raise RuntimeError("This Server has been run already: build a new one.")
+        self._has_run = True
+        if announce is not None:
+            self._announce = announce
+        if self.transport.uses_http:
+            self._run_in_daphnes_loop(streams)
+        else:
+            self._run_in_own_loop(streams)
+
+    def stop(self) -> None:
+        """Ask it to shut down; safe from any thread and from a signal handler.
+
+        Returns at once. Called before ``run()``, it makes that return as soon as it is called; called
+        after it, or again, it does nothing.
+        """
+        self._request_stop("stop() was called")
+
+    # The two event loops
+
+    def _run_in_own_loop(self, streams: StandardStreams | None) -> None:
+        loop = asyncio.new_event_loop()
+        asyncio.set_event_loop(loop)
+        try:
+            with signals.handled_by(loop, self._on_signal):
+                loop.run_until_complete(self._serve(streams, None, None))
+        finally:
+            asyncio.set_event_loop(None)
+            if not asyncio.all_tasks(loop):  # what could not be cancelled keeps its loop
+                loop.close()
+
+    def _run_in_daphnes_loop(self, streams: StandardStreams | None) -> None:
+        from mcp_serving.serving import http
+
+        daphne_server = http.build(self._http_server)
+        http.check(daphne_server)
+        loop = http.loop
+        asyncio.set_event_loop(loop)
+        with signals.handled_by(loop, self._on_signal):
+            to_run: asyncio.Future[DaphneTransport] = loop.create_future()
+            serving = loop.create_task(self._serve(streams, daphne_server, to_run))
+            either: set[asyncio.Future[Any]] = {serving, to_run}
+            loop.run_until_complete(asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED))
+            if to_run.done():
+                daphne = to_run.result()
+                serving.add_done_callback(lambda _: daphne.stop())
+                try:
+                    daphne.run()
+                finally:
+                    # Whoever stopped the reactor behind our back gets a graceful shutdown all the same.
+                    self._request_stop("the Daphne server was stopped")
+                    loop.run_until_complete(asyncio.wait({serving}))
+        serving.result()
+
+    # Its life, from the first await to the last
+
+    async def _serve(
+        self,
+        streams: StandardStreams | None,
+        daphne_server: DaphneServer | None,
+        to_run: asyncio.Future[DaphneTransport] | None,
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        if self._stop_reason:
+            self._stopping.set()
+        runtime = Runtime.of(self._server)
+        stdio: StdioTransport | None = None
+        daphne: DaphneTransport | None = None
+        ours = None
+        if self.transport.uses_stdio:
+            if streams is None:
+                streams = ours = StandardStreams()
+            stdio = StdioTransport(streams, runtime.ledger, self._request_stop)
+        try:
+            served = await self._unless_stopping(self._open(runtime))
+            if served is None:
+                return
+            identity = await self._introduce()
+            if daphne_server is not None and to_run is not None:
+                from mcp_serving.serving.http import DaphneTransport
+
+                daphne = DaphneTransport(daphne_server, runtime.ledger)
+                to_run.set_result(daphne)
+                if (addresses := await self._unless_stopping(daphne.listening())) is None:
+                    return
+                self._announce(f"{identity} is at {self._where(addresses)}. Stop it with Ctrl-C or SIGTERM.")
+            if stdio is not None and streams is not None:
+                stdio.start(served)
+                hint = " This is a terminal: an MCP client is expected there." if streams.is_terminal else ""
+                self._announce(
+                    f"{identity} is on standard input and output.{hint} Stop it with Ctrl-C or by closing its input."
+                )
+            await self._stopping.wait()
+        finally:
+            try:
+                await self._shut_down(runtime, stdio, daphne)
+            finally:
+                self._loop = None
+                if ours is not None:
+                    ours.release()
+
+    async def _open(self, runtime: Runtime) -> LowLevelServer[Any]:
+        if not self.transport.uses_http:
+            return await runtime.open()
+        from mcp_serving.asgi import lifecycle
+
+        return await lifecycle.start(self._server)
+
+    async def _unless_stopping(self, coroutine: Coroutine[Any, Any, T]) -> T | None:
+        """What the coroutine returns, or None if the shutdown was asked for before."""
+        work = asyncio.ensure_future(coroutine)
+        stopping = asyncio.ensure_future(self._stopping.wait())
+        try:
+            await asyncio.wait({work, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            return None if stopping.done() else work.result()
+        finally:
+            stopping.cancel()
+            work.cancel()
+
+    # The shutdown
+
+    async def _shut_down(self, runtime: Runtime, stdio: StdioTransport | None, daphne: DaphneTransport | None) -> None:
+        if self._stop_reason:
+            self._announce(f"Shutting down: {self._stop_reason}.")
+        ledger = runtime.ledger
+        ledger.draining = True
+        self._deadline = Deadline(self.shutdown_timeout)
+        unanswered = await self._drain(ledger, daphne)
+        if unanswered:
+            self._deadline = Deadline(CLEANUP_SECONDS)
+        await self._cancel_what_is_left(ledger)
+        try:
+            await self._close(stdio)
+        finally:
+            if daphne is not None:
+                with self._deadline.scope():
+                    await daphne.close_connections()
+        if unanswered:
+            raise ShutdownTimeout(
+                f"The shutdown's deadline passed with {len(unanswered)} still running, now cancelled: "
+                f"{_listed(unanswered)}. It had {self.shutdown_timeout:g} seconds; see shutdown_timeout."
+            )
+
+    async def _drain(self, ledger: Ledger, daphne: DaphneTransport | None) -> list[str]:
+        """Steps 1 to 3: take nothing new, let the calls finish, end the streams; the calls that did not."""
+        assert self._deadline is not None
+        self._draining = True
+        with self._deadline.scope():
+            if daphne is not None:
+                await daphne.stop_accepting()
+            await ledger.calls_answered()
+            for runtime in runtimes():
+                runtime.end_subscriptions()
+            for stream in ledger.streams:
+                stream.end()
+            await ledger.empty()
+        self._draining = False
+        return [call.what for call in ledger.calls]
+
+    async def _cancel_what_is_left(self, ledger: Ledger) -> None:
+        assert self._deadline is not None
+        left = [*ledger.calls, *ledger.streams]
+        for exchange in left:
+            exchange.cancel()
+        if left:
+            with self._deadline.scope(share=0.25):
+                await ledger.empty()
+
+    async def _close(self, stdio: StdioTransport | None) -> None:
+        """Step 4: leave the session managers and the lifespans."""
+        assert self._deadline is not None
+        try:
+            if stdio is not None:
+                await stdio.close(self._deadline)
+        finally:
+            for runtime in runtimes():
+                await runtime.close(self._deadline)
+
+    def _request_stop(self, reason: str) -> None:
+        if not self._stop_reason:
+            self._stop_reason = reason
+        loop = self._loop
+        if loop is not None:
+            with suppress(RuntimeError):  # closed meanwhile: it has stopped
+                loop.call_soon_threadsafe(self._stopping.set)
+
+    def _on_signal(self, number: signal.Signals) -> None:
+        if self._deadline is None:
+            self._request_stop(f"received {number.name}")
+        else:
+            self._announce(f"Received {number.name} during the shutdown: cancelling what is left.")
+            self._deadline.cut(0 if self._draining else CLEANUP_SECONDS)
+
+    # What it says when it is ready
+
+    async def _introduce(self) -> str:
+        name = f"{self._server.name} {self._server.version}".strip()
+        offers = await sdk.offers(self.mcp)
+        if all(number == 0 for number in offers.values()):
+            logger.warning("The MCP server %s has no tool, no resource and no prompt: clients see nothing.", name)
+        tools = offers["tools"]
+        return f"MCP server {name}" + ("" if tools is None else f" ({tools} tool{'' if tools == 1 else 's'})")
+
+    def _where(self, addresses: list[str]) -> str:
+        from mcp_serving.asgi import lifecycle
+
+        paths = [path for handler in lifecycle.handlers_of(self._server) for path in handler.paths]
+        if not paths:
+            logger.warning(
+                "No StreamableHTTPHandler of this MCP server is mounted: over HTTP, MCP is not to be reached."
+            )
+        return ", ".join(address + path for address in addresses for path in paths or [""])
+
+
+def _listed(names: list[str], most: int = 10) -> str:
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more

@@ -1,0 +1,1 @@
+"""What ``Server`` drives: the two transports, and the signals that end them."""

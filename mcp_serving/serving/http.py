@@ -1,0 +1,216 @@
+"""The Daphne server that the caller built: checked, run as given, and stopped without losing an answer.
+
+The only module that imports Daphne and Twisted. Daphne's own stop kills every request in flight, waits
+for applications that cannot be cancelled, and fails on a request that was only half received. So nothing
+may be left for it: ``Server`` has drained the ledger before, and ``DaphneTransport`` closes the sockets
+and takes what is left out of Daphne's books.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from daphne.server import Server as DaphneServer
+from daphne.server import twisted_loop
+from twisted.internet import reactor as installed_reactor
+from twisted.internet.address import UNIXAddress
+from twisted.internet.defer import maybeDeferred
+from twisted.internet.endpoints import serverFromString
+from twisted.internet.tcp import Server as ServerConnection
+from twisted.protocols.tls import TLSMemoryBIOFactory, TLSMemoryBIOProtocol
+
+from mcp_serving.asgi.guard import Guard, Send
+from mcp_serving.errors import (
+    InvalidEndpoint,
+    InvalidHTTPServer,
+    ListenError,
+    NoApplication,
+)
+
+if TYPE_CHECKING:
+    from twisted.python.failure import Failure
+
+    from mcp_serving.ledger import Ledger
+
+reactor: Any = installed_reactor
+
+loop: asyncio.AbstractEventLoop = twisted_loop
+"""The event loop that Daphne's module has installed for Twisted; everything has to run on it."""
+
+
+def build(http_server: object) -> Any:
+    """The Daphne server that was given, or that the given callable returns.
+
+    Raises:
+        InvalidHTTPServer: it is none.
+        InvalidEndpoint: Daphne ended the process because it was given no endpoint.
+    """
+    if not isinstance(http_server, DaphneServer) and callable(http_server):
+        try:
+            http_server = http_server()
+        except SystemExit:  # what Daphne does about a server without endpoints
+            raise InvalidEndpoint(
+                "The Daphne server has no endpoint: give it endpoints=['tcp:port=8000:interface=127.0.0.1']."
+            ) from None
+    if not isinstance(http_server, DaphneServer):
+        raise InvalidHTTPServer(
+            f"http_server must be a daphne.server.Server or a callable returning one, "
+            f"not {type(http_server).__module__}.{type(http_server).__qualname__}."
+        )
+    return http_server
+
+
+def check(server: Any) -> None:
+    """Find everything about the server that can be found wrong before it listens.
+
+    Raises:
+        NoApplication: it has no application.
+        InvalidEndpoint: Twisted cannot use one of its endpoints.
+    """
+    if not callable(server.application):
+        raise NoApplication(
+            f"The Daphne server's application is {server.application!r}, not an ASGI application: "
+            "give it application=..."
+        )
+    for endpoint in server.endpoints:
+        _check_endpoint(str(endpoint))
+
+
+def _check_endpoint(endpoint: str) -> None:
+    try:
+        serverFromString(reactor, endpoint)  # type: ignore[no-untyped-call]
+    except Exception as error:
+        cause = " ".join(str(error).split()) or type(error).__name__
+        raise InvalidEndpoint(
+            f"Endpoint {endpoint!r} cannot be used: {cause}. An endpoint reads like "
+            "'tcp:port=8000:interface=127.0.0.1', 'unix:/run/app.sock' or "
+            "'ssl:port=443:privateKey=key.pem:certKey=cert.pem'."
+        ) from error
+    kind, _, arguments = endpoint.partition(":")
+    port = re.search(r"(?:^|:)port=(-?\d+)", arguments) or re.match(r"(-?\d+)(?::|$)", arguments)
+    if kind.lower() in ("tcp", "tcp6", "ssl") and port and not 0 <= int(port[1]) <= 65535:
+        raise InvalidEndpoint(f"Endpoint {endpoint!r} cannot be used: port {port[1]} is not in 0 to 65535.")
+
+
+class DaphneTransport:
+    """Runs a Daphne server, with two of its attributes changed.
+
+    Its ``application`` gets a guard around it, so that every request is in the ledger, and its
+    ``signal_handlers`` are off: signals start the graceful shutdown instead.
+    """
+
+    def __init__(self, server: Any, ledger: Ledger) -> None:
+        self._server = server
+        self._ports: list[Any] = []
+        self._failure: ListenError | None = None
+        self._pending = len(server.endpoints)
+        self._listening = asyncio.Event()
+        server.application = Guard(server.application, ledger, abort=_abort, go_away=_go_away)
+        server.signal_handlers = False
+        # Only here can the result of listening be seen: Daphne logs a failure and runs on, or ends with 0.
+        server.listen_success = partial(self._listens, server.listen_success)
+        server.listen_error = partial(self._cannot_listen, server.listen_error)
+
+    def run(self) -> None:
+        """Listen and serve; returns once ``stop`` was called."""
+        self._server.run()
+
+    async def listening(self) -> list[str]:
+        """Wait until every endpoint is bound; their addresses, as a client writes them.
+
+        Raises:
+            ListenError: one of them cannot be bound.
+        """
+        await self._listening.wait()
+        if self._failure is not None:
+            raise self._failure
+        return [_address(port) for port in self._ports]
+
+    def _listens(self, original: Callable[[Any], None], port: Any) -> None:
+        self._ports.append(port)
+        original(port)
+        self._pending -= 1
+        if self._pending == 0:
+            self._listening.set()
+
+    def _cannot_listen(self, original: Callable[[Failure], None], failure: Failure) -> None:
+        if type(self._server).listen_error is not DaphneServer.listen_error:
+            original(failure)
+        error = failure.value
+        self._failure = ListenError(f"{error} Stop what listens there, or change the endpoint.")
+        self._failure.errno = getattr(getattr(error, "socketError", None), "errno", None)
+        self._failure.__cause__ = error
+        self._listening.set()
+
+    async def stop_accepting(self) -> None:
+        """Close the listening sockets: a new connection is refused from now on."""
+        ports, self._ports = self._ports, []
+        for port in ports:
+            await maybeDeferred(port.stopListening).asFuture(loop)
+
+    async def close_connections(self) -> None:
+        """Close every connection once what was written to it has left."""
+        connections = [reader for reader in _selectables() if isinstance(reader, ServerConnection)]
+        if connections:
+            await asyncio.wait([_closed(connection) for connection in connections])
+
+    def stop(self) -> None:
+        """End ``run``, without waiting for anything that is left."""
+        done = loop.create_future()
+        done.set_result(None)
+        for details in getattr(self._server, "connections", {}).values():
+            # Neither half-received requests, which have none, nor what could not be cancelled.
+            details["application_instance"] = done
+        self._server.stop()
+
+
+def _selectables() -> set[Any]:
+    return {*reactor.getReaders(), *reactor.getWriters()}
+
+
+def _closed(connection: Any) -> asyncio.Future[None]:
+    """Close a connection when its buffer is empty; done when that has happened."""
+    closed = loop.create_future()
+    connection_lost = connection.connectionLost
+
+    def tell(reason: Failure) -> None:
+        connection_lost(reason)
+        if not closed.done():
+            closed.set_result(None)
+
+    connection.connectionLost = tell
+    if isinstance(connection.protocol, TLSMemoryBIOProtocol):
+        connection.protocol.loseConnection()  # type: ignore[no-untyped-call]  # TLS's goodbye; no wait for its answer
+    connection.loseConnection()
+    return closed
+
+
+def _address(port: Any) -> str:
+    host = port.getHost()
+    if isinstance(host, UNIXAddress):
+        return f"unix:{os.fsdecode(host.name or b'')}"
+    scheme = "https" if isinstance(port.factory, TLSMemoryBIOFactory) else "http"
+    name = f"[{host.host}]" if ":" in host.host else host.host
+    return f"{scheme}://{name}:{host.port}"
+
+
+def _protocol(send: Send) -> Any:
+    """Daphne's protocol object of the connection that its ``send`` writes to."""
+    return send.args[0] if isinstance(send, partial) else None
+
+
+def _abort(send: Send) -> None:
+    """Break off a response that cannot be completed, so that its client does not take it for a whole one."""
+    if (protocol := _protocol(send)) is not None and protocol.transport is not None:
+        protocol.transport.loseConnection()
+
+
+def _go_away(send: Send) -> None:
+    """Close a WebSocket with 1001; ``websocket.close`` cannot, Autobahn keeps that code for itself."""
+    if (protocol := _protocol(send)) is not None and protocol.state == protocol.STATE_OPEN:
+        protocol.sendCloseFrame(code=1001)

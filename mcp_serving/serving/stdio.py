@@ -1,0 +1,265 @@
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+from contextvars import Context, copy_context
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+import anyio
+import pydantic_core
+from mcp.shared.message import ServerMessageMetadata, SessionMessage
+from mcp_types import (
+    CONNECTION_CLOSED,
+    INTERNAL_ERROR,
+    INVALID_REQUEST,
+    PARSE_ERROR,
+    ErrorData,
+    JSONRPCError,
+    JSONRPCMessage,
+    JSONRPCRequest,
+    JSONRPCResponse,
+    RequestId,
+    jsonrpc_message_adapter,
+)
+
+from mcp_serving.deadline import Deadline
+from mcp_serving.ledger import Exchange, Ledger, current_exchange
+from mcp_serving.runtime import CANCELLED_SECONDS, describe
+from mcp_serving.serving.standard_streams import Lines, Output, StandardStreams
+
+if TYPE_CHECKING:
+    from mcp.server.lowlevel.server import Server as LowLevelServer
+
+logger = logging.getLogger(__name__)
+
+
+class StdioTransport:
+    """One MCP server on standard input and output.
+
+    Each request is in the ledger from the moment it was read until its answer was written, so that a
+    shutdown can wait for it. ``on_end`` is called, once and with the reason, when the client has closed
+    standard input or is gone; what was read before is still answered until ``close``.
+    """
+
+    def __init__(self, streams: StandardStreams, ledger: Ledger, on_end: Callable[[str], None]) -> None:
+        self._wire = _Wire(streams, ledger, on_end)
+        self._serving: asyncio.Task[None] | None = None
+
+    def start(self, server: LowLevelServer[Any]) -> None:
+        serving = server.run(self._wire, _Outbound(self._wire), server.create_initialization_options())
+        self._serving = asyncio.create_task(serving, name="MCP over stdio")
+
+    async def close(self, deadline: Deadline) -> None:
+        """Stop serving: cancels what is still running, and gives up on threads that nobody can cancel."""
+        if self._serving is None:
+            return
+        self._wire.close()
+        with deadline.scope(share=0.5):
+            await asyncio.wait({self._serving})
+        self._wire.give_up_writing()
+        if not self._serving.done():
+            self._serving.cancel()
+            with anyio.move_on_after(CANCELLED_SECONDS):
+                await asyncio.wait({self._serving})
+        if self._serving.done() and not self._serving.cancelled() and (error := self._serving.exception()):
+            raise error
+
+
+class _Wire:
+    """Reads messages for the SDK, writes its messages, and knows which requests are not answered yet.
+
+    It is the ``ReadStream`` that the SDK iterates: a message is read only when the SDK wants one.
+    """
+
+    def __init__(self, streams: StandardStreams, ledger: Ledger, on_end: Callable[[str], None]) -> None:
+        self.last_context: Context | None = None
+        """The context that the SDK runs the handler of the latest message in."""
+        self._lines = Lines(streams.stdin)
+        self._output = Output(streams.stdout)
+        self._ledger = ledger
+        self._on_end = on_end
+        self._unanswered: dict[RequestId, deque[Exchange]] = {}
+        self._questions: set[RequestId] = set()
+        self._unanswerable: deque[SessionMessage] = deque()
+        self._woken = asyncio.Event()
+        self._ended = False
+        self._closed = False
+
+    # Reading
+
+    async def receive(self) -> SessionMessage:
+        while not self._closed:
+            # A client that does not read its answers gets no more requests served until it does.
+            await self._output.has_room.wait()
+            if self._unanswerable:
+                self.last_context = copy_context()
+                return self._unanswerable.popleft()
+            line = self._lines.next()
+            if line is not None:
+                if (message := await self._accept(line)) is not None:
+                    return message
+            elif self._lines.at_end:
+                self._end("standard input was closed")
+                await self._woken.wait()
+                self._woken.clear()
+            else:
+                await self._lines.more()
+        raise anyio.EndOfStream
+
+    async def _accept(self, line: bytes) -> SessionMessage | None:
+        """The message on this line; None if there is none, or one that is answered here."""
+        if not line.strip():
+            return None
+        try:
+            message = jsonrpc_message_adapter.validate_json(line, by_name=False)
+        except ValueError:
+            await self.send(_refusal(line))
+            return None
+        self.last_context = copy_context()
+        if not isinstance(message, JSONRPCRequest):
+            if isinstance(message, JSONRPCResponse | JSONRPCError):
+                self._questions.discard(message.id)
+            return SessionMessage(message)
+        if self._ledger.draining:
+            await self.send(_error(message.id, CONNECTION_CLOSED, "The server is shutting down."))
+            return None
+        exchange = self._ledger.open(describe(message.method, message.params))
+        self._unanswered.setdefault(message.id, deque()).append(exchange)
+        self.last_context.run(current_exchange.set, exchange)
+
+        async def unanswered() -> None:
+            self._answered(message.id)
+
+        return SessionMessage(message, ServerMessageMetadata(on_request_unanswered=unanswered))
+
+    def _end(self, reason: str) -> None:
+        if self._ended:
+            return
+        self._ended = True
+        for request_id in self._questions:
+            self._cannot_be_answered(request_id)
+        self._on_end(reason)
+
+    def _cannot_be_answered(self, request_id: RequestId) -> None:
+        """Tell a handler that its question to the client will have no answer, rather than let it wait."""
+        self._unanswerable.append(
+            SessionMessage(_error(request_id, CONNECTION_CLOSED, "The client has closed the connection."))
+        )
+        self._woken.set()
+
+    def close(self) -> None:
+        """No more messages: the SDK ends, and cancels the handlers that still run."""
+        self._closed = True
+        self._woken.set()
+        self._output.has_room.set()
+        self._lines.close()
+
+    # Writing
+
+    async def send(self, message: JSONRPCMessage) -> None:
+        if isinstance(message, JSONRPCRequest):
+            self._questions.add(message.id)
+            if self._ended:
+                self._cannot_be_answered(message.id)
+        try:
+            await self._output.write(_line(message))
+        except OSError as error:
+            self._lost(error)
+        if isinstance(message, JSONRPCResponse | JSONRPCError):
+            self._answered(message.id)
+
+    def give_up_writing(self) -> None:
+        """Nobody waits any longer for a client that does not read."""
+        self._output.close()
+
+    def _answered(self, request_id: RequestId | None) -> None:
+        if request_id is None or request_id not in self._unanswered:
+            return
+        exchanges = self._unanswered[request_id]
+        exchanges.popleft().close()
+        if not exchanges:
+            del self._unanswered[request_id]
+
+    def _lost(self, error: OSError) -> None:
+        """Nobody reads the answers any more: nothing that runs for this client is worth waiting for."""
+        if not self._ended or self._unanswered:
+            logger.warning("The client no longer reads standard output (%s).", error.strerror)
+        for exchanges in self._unanswered.values():
+            for exchange in exchanges:
+                exchange.cancel()
+                exchange.close()
+        self._unanswered.clear()
+        self._end("the client no longer reads standard output")
+
+    # What else the SDK asks of a stream
+
+    async def aclose(self) -> None:
+        self.close()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> SessionMessage:
+        try:
+            return await self.receive()
+        except anyio.EndOfStream:
+            raise StopAsyncIteration from None
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+
+class _Outbound:
+    """The ``WriteStream`` of a wire: closing it leaves standard output to ``StandardStreams.release``."""
+
+    def __init__(self, wire: _Wire) -> None:
+        self._wire = wire
+
+    async def send(self, item: SessionMessage, /) -> None:
+        await self._wire.send(item.message)
+
+    async def aclose(self) -> None:
+        pass
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+
+def _line(message: JSONRPCMessage) -> bytes:
+    try:
+        return message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n"
+    except (ValueError, TypeError) as error:  # a lone surrogate, or what JSON has no form for
+        if not isinstance(message, JSONRPCResponse):
+            raise
+        logger.error("The answer to request %r cannot be written as JSON: %s", message.id, error)
+        return _line(_error(message.id, INTERNAL_ERROR, "The answer cannot be written as JSON."))
+
+
+def _refusal(line: bytes) -> JSONRPCError:
+    """The JSON-RPC error for a line that is no JSON-RPC message."""
+    try:
+        content = pydantic_core.from_json(line)
+    except ValueError:
+        return _error(None, PARSE_ERROR, "Parse error: the line is not JSON.")
+    request_id = None
+    # Only what was meant as a request has an id to answer to; in an answer the id is one of ours.
+    if isinstance(content, dict) and "method" in content and type(content.get("id")) in (int, str):
+        request_id = content["id"]
+    return _error(request_id, INVALID_REQUEST, "Invalid request: the line is not one JSON-RPC message.")
+
+
+def _error(request_id: RequestId | None, code: int, message: str) -> JSONRPCError:
+    return JSONRPCError(jsonrpc="2.0", id=request_id, error=ErrorData(code=code, message=message))
