@@ -1,0 +1,29 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.harness import ROOT, Events
+
+
+@pytest.fixture
+def events(tmp_path: Path) -> Events:
+    return Events(tmp_path / "events")
+
+
+@pytest.fixture(scope="session")
+def shop(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """The environment of the example project, with its demo data in a database of its own."""
+    env = {
+        **os.environ,
+        "DJANGO_SETTINGS_MODULE": "example_project.settings",
+        "EXAMPLE_DB": str(tmp_path_factory.mktemp("shop") / "db.sqlite3"),
+    }
+    env.pop("MCP_TRANSPORT", None)
+    for command in (["migrate", "--verbosity", "0"], ["create_demo_data"]):
+        subprocess.run([sys.executable, "manage.py", *command], cwd=ROOT, env=env, check=True, capture_output=True)
+    return env
