@@ -1,0 +1,184 @@
+"""The example shop as a user meets it: started by its own commands, used with the SDK's client."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import anyio
+import pytest
+from mcp import Client, StdioServerParameters
+
+from tests.harness import DEADLINE, ROOT, Process, free_port, running
+
+TOOLS = ["order_details", "restock_product", "revenue_by_month", "sales_report", "search_orders"]
+MODES = {"auto": "2026-07-28", "legacy": "2025-11-25"}
+
+
+async def use_all_of_it(client: Client, version: str) -> None:
+    """List and call every tool, read the resources, get the prompt, see progress."""
+    assert client.session.protocol_version == version
+    assert sorted(tool.name for tool in (await client.list_tools()).tools) == TOOLS
+    orders = await client.call_tool("search_orders", {"status": "open", "limit": 2})
+    assert orders.structured_content is not None
+    assert len(orders.structured_content["orders"]) == 2
+    order = await client.call_tool("order_details", {"number": 1001})
+    assert order.structured_content is not None
+    assert order.structured_content["order"]["total"] == "463.80"
+    unknown = await client.call_tool("order_details", {"number": 7})
+    assert unknown.is_error
+    revenue = await client.call_tool("revenue_by_month", {"year": 2025})
+    assert revenue.structured_content is not None
+    assert len(revenue.structured_content["result"]) == 12
+    before, after = [
+        (await client.call_tool("restock_product", {"sku": "TEA-SEN-0250", "quantity": 5})).structured_content
+        for _ in range(2)
+    ]
+    assert before is not None
+    assert after is not None
+    assert after["stock"] - before["stock"] == 5
+
+    steps: list[float] = []
+
+    async def on_progress(progress: float, total: float | None, message: str | None) -> None:
+        steps.append(progress)
+
+    report = await client.call_tool("sales_report", {"months": 6, "pause": 0.01}, progress_callback=on_progress)
+    assert not report.is_error
+    assert steps == [1, 2, 3, 4, 5, 6]
+
+    resources = await client.list_resources()
+    assert [str(resource.uri) for resource in resources.resources] == ["shop://products"]
+    templates = await client.list_resource_templates()
+    assert [template.uri_template for template in templates.resource_templates] == ["shop://orders/{number}"]
+    for uri in ("shop://products", "shop://orders/1001"):
+        contents = (await client.read_resource(uri)).contents
+        assert contents[0].mime_type == "application/json"
+    prompt = await client.get_prompt("order_followup", {"number": "1001"})
+    assert "order 1001" in prompt.messages[0].content.text  # type: ignore[union-attr]
+
+
+def talk(server: str | StdioServerParameters, mode: str) -> None:
+    async def run() -> None:
+        with anyio.fail_after(DEADLINE):
+            async with Client(server, mode=mode) as client:
+                await use_all_of_it(client, MODES[mode])
+
+    anyio.run(run)
+
+
+@contextmanager
+def serving(
+    command: list[str], shop: dict[str, str], ready: str, timeout: float = DEADLINE
+) -> Iterator[tuple[Process, str]]:
+    """The shop under some web server on a free port, once it listens; ``{port}`` in the command is that port."""
+    port = str(free_port())
+    env = {**shop, "EXAMPLE_PORT": port}
+    with running([part.replace("{port}", port) for part in command], env=env, start_new_session=True) as process:
+        try:
+            process.wait_for(ready, timeout)
+            yield process, f"http://127.0.0.1:{port}"
+        finally:
+            if process.popen.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+
+
+@pytest.mark.timeout(600)  # where it finds no virtual environment it makes one first
+def test_make_run_ends_with_mcp_beside_the_django_pages(shop: dict[str, str]) -> None:
+    with serving(["make", "run"], shop, r"is at \S+/mcp", timeout=500) as (process, address):
+        for mode in MODES:
+            talk(f"{address}/mcp", mode)
+        assert b"<h1>Orders</h1>" in urllib.request.urlopen(f"{address}/orders/").read()
+        assert b"463.80" in urllib.request.urlopen(f"{address}/orders/1001/").read()
+        assert urllib.request.urlopen(f"{address}/healthz").read().strip() == b"ok"
+        assert urllib.request.urlopen(f"{address}/admin/login/").status == 200
+        os.killpg(process.pid, signal.SIGINT)
+        process.wait_for("Shutting down: received SIGINT")
+        process.wait()
+
+
+@pytest.mark.skipif(bool(os.environ.get("EXAMPLE_PORT")), reason="the default is overridden")
+def test_without_a_word_about_it_the_shop_is_served_at_port_8000() -> None:
+    script = "from example_project.serving import build_daphne; print(build_daphne().endpoints)"
+    env = {**os.environ, "DJANGO_SETTINGS_MODULE": "example_project.settings"}
+    with running([sys.executable, "-c", script], env=env) as process:
+        assert process.wait() == 0
+        assert process.output() == b"['tcp:port=8000:interface=127.0.0.1']\n"
+
+
+SERVERS = {
+    "plain daphne": (
+        ["daphne", "-b", "127.0.0.1", "-p", "{port}", "example_project.asgi:application"],
+        "Listening on TCP address",
+    ),
+    "uvicorn": (
+        ["uvicorn", "--host", "127.0.0.1", "--port", "{port}", "example_project.asgi:application"],
+        "Uvicorn running on",
+    ),
+    "runserver": ([sys.executable, "manage.py", "runserver", "--noreload", "{port}"], "Listening on TCP address"),
+}
+
+
+@pytest.mark.parametrize(("command", "ready"), SERVERS.values(), ids=SERVERS)
+def test_the_same_mount_works_under_other_ways_of_serving_it(
+    command: list[str], ready: str, shop: dict[str, str]
+) -> None:
+    program = command[0]
+    if program in ("daphne", "uvicorn"):
+        command = [sys.executable, "-m", program, *command[1:]]
+    with serving(command, shop, ready) as (_, address):
+        for mode in MODES:
+            talk(f"{address}/mcp", mode)
+
+
+def parameters(shop: dict[str, str], *arguments: str, **changes: str) -> StdioServerParameters:
+    return StdioServerParameters(
+        command=sys.executable, args=["manage.py", "runmcp", *arguments], env={**shop, **changes}, cwd=ROOT
+    )
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_all_of_it_works_over_stdio(mode: str, shop: dict[str, str]) -> None:
+    talk(parameters(shop), mode)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_both_transports_serve_all_of_it_at_the_same_time(mode: str, shop: dict[str, str]) -> None:
+    port = free_port()
+
+    async def run() -> None:
+        with anyio.fail_after(DEADLINE):
+            both = parameters(shop, "--transport", "both", EXAMPLE_PORT=str(port))
+            async with (
+                Client(both, mode=mode) as over_stdio,
+                Client(f"http://127.0.0.1:{port}/mcp", mode=mode) as over_http,
+                anyio.create_task_group() as group,
+            ):
+                group.start_soon(use_all_of_it, over_stdio, MODES[mode])
+                group.start_soon(use_some_of_it, over_http)
+
+    anyio.run(run)
+
+
+async def use_some_of_it(client: Client) -> None:
+    """What does not change the stock that the other client looks at."""
+    for _ in range(10):
+        order = await client.call_tool("order_details", {"number": 1001})
+        assert order.structured_content is not None
+        assert order.structured_content["order"]["total"] == "463.80"
+
+
+def test_the_end_of_standard_input_shuts_http_down_too_and_exits_with_0(shop: dict[str, str]) -> None:
+    command = [sys.executable, "manage.py", "runmcp", "--transport", "both"]
+    with serving(command, shop, "is on standard input and output") as (process, address):
+        assert urllib.request.urlopen(f"{address}/healthz").status == 200
+        assert process.popen.stdin is not None
+        process.popen.stdin.close()
+        assert process.wait() == 0
+        assert "Shutting down: standard input was closed" in process.errors
+        with pytest.raises(OSError, match="refused"):
+            urllib.request.urlopen(f"{address}/healthz")

@@ -1,0 +1,75 @@
+"""What mcp_serving.sdk relies on beyond the SDK's public API: each test fails when the SDK moves it."""
+
+from __future__ import annotations
+
+import re
+from contextlib import asynccontextmanager
+from typing import Any
+
+import anyio
+from mcp.server.lowlevel.server import Server as LowLevelServer
+from mcp.server.mcpserver import MCPServer
+from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
+
+from mcp_serving import sdk
+from tests.harness import ROOT
+
+
+def test_mcpserver_keeps_its_low_level_server_in_this_private_attribute() -> None:
+    assert isinstance(MCPServer("x")._lowlevel_server, LowLevelServer)
+
+
+def test_no_other_module_touches_a_private_attribute_of_the_sdk() -> None:
+    for path in (ROOT / "mcp_serving").rglob("*.py"):
+        if path.name != "sdk.py":
+            found = re.findall(r"(?:mcp|manager|server|ctx)\._[a-z]\w*", path.read_text())
+            assert [name for name in found if not name.startswith("self.")] == [], path
+
+
+def test_a_session_manager_enters_the_lifespan_of_its_app_attribute() -> None:
+    entered = []
+
+    async def run() -> None:
+        server = MCPServer("x")
+        server.streamable_http_app()
+        manager = server.session_manager
+        assert isinstance(manager, StreamableHTTPSessionManager)
+
+        @asynccontextmanager
+        async def lifespan(_: Any) -> Any:
+            entered.append(True)
+            yield None
+
+        view = sdk.joined(sdk.low_level(server), None, None)  # type: ignore[arg-type]
+        view.lifespan = lifespan
+        manager.app = view
+        async with manager.run():
+            pass
+
+    anyio.run(run)
+    assert entered == [True]
+
+
+def test_a_joined_server_shares_handlers_that_are_registered_later() -> None:
+    server = LowLevelServer("x")
+    view = sdk.joined(server, None, None)  # type: ignore[arg-type]
+
+    async def handler(*_: Any) -> None: ...
+
+    from mcp_types import RequestParams
+
+    server.add_request_handler("custom/method", RequestParams, handler)
+    assert view.get_request_handler("custom/method") is not None
+
+
+def test_the_mcp_endpoint_is_found_among_the_routes_of_the_sdks_application() -> None:
+    server = MCPServer("x")
+    for options in ({}, {"streamable_http_path": "/elsewhere"}):
+        app = server.streamable_http_app(**options)  # type: ignore[arg-type]
+        assert callable(sdk.mcp_endpoint(app, options))
+        assert sdk.routes_beside_mcp(app, options) == []
+
+
+def test_an_mcpserver_serves_subscriptions_with_the_handler_that_can_end_them() -> None:
+    assert sdk.listen_handler(sdk.low_level(MCPServer("x"))) is not None
+    assert sdk.listen_handler(LowLevelServer("x")) is None
