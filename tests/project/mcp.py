@@ -179,3 +179,10 @@ async def big_at_once(length: int) -> str:
 @server.tool()
 async def surrogate_error() -> str:
     raise MCPError(-32000, "\ud800")
+
+
+@server.tool()
+async def ask_later(ctx: Context, seconds: float) -> str:
+    note("ask_later started")
+    await anyio.sleep(seconds)
+    return await ask(ctx)
