@@ -207,7 +207,7 @@ class _Wire:
     def _lost(self, error: OSError) -> None:
         """Nobody reads the answers any more: nothing that runs for this client is worth waiting for."""
         reason = f"the client no longer reads standard output ({error.strerror})"
-        if self._ended and self._unanswered:
+        if self._unanswered and (self._ended or self._ledger.draining):  # nobody would ask for the reason
             logger.warning("%s%s: its calls are cancelled.", reason[0].upper(), reason[1:])
         for exchanges in self._unanswered.values():
             for exchange in exchanges:
