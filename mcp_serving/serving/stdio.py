@@ -4,12 +4,14 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from contextvars import Context, copy_context
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 import anyio
 import pydantic_core
+from mcp.shared.jsonrpc_dispatcher import cancelled_request_id_from_params
 from mcp.shared.message import ServerMessageMetadata, SessionMessage
 from mcp_types import (
     CONNECTION_CLOSED,
@@ -19,6 +21,7 @@ from mcp_types import (
     ErrorData,
     JSONRPCError,
     JSONRPCMessage,
+    JSONRPCNotification,
     JSONRPCRequest,
     JSONRPCResponse,
     RequestId,
@@ -54,9 +57,10 @@ class StdioTransport:
 
     async def close(self, deadline: Deadline) -> None:
         """Stop serving: cancels what is still running, and gives up on threads that nobody can cancel."""
-        if self._serving is None:
-            return
         self._wire.close()
+        if self._serving is None:
+            self._wire.give_up_writing()
+            return
         with deadline.scope(share=0.5):
             await asyncio.wait({self._serving})
         self._wire.give_up_writing()
@@ -77,8 +81,6 @@ class _Wire:
     def __init__(self, streams: StandardStreams, ledger: Ledger, on_end: Callable[[str], None]) -> None:
         self.last_context: Context | None = None
         """The context that the SDK runs the handler of the latest message in."""
-        self._lines = Lines(streams.stdin)
-        self._output = Output(streams.stdout)
         self._ledger = ledger
         self._on_end = on_end
         self._unanswered: dict[RequestId, deque[Exchange]] = {}
@@ -87,22 +89,30 @@ class _Wire:
         self._woken = asyncio.Event()
         self._ended = False
         self._closed = False
+        self._end_of_input = (
+            "standard input is /dev/null, where no client can be (for a service, the transport is http)"
+            if streams.is_null
+            else "standard input was closed"
+        )
+        # From here on: a client that leaves before the server has started is noticed too.
+        self._output = Output(streams.stdout, self._lost)
+        self._lines = Lines(streams.stdin, self._input_ended)
 
     # Reading
 
     async def receive(self) -> SessionMessage:
         while not self._closed:
-            # A client that does not read its answers gets no more requests served until it does.
-            await self._output.has_room.wait()
-            if self._unanswerable:
+            if not self._output.has_room.is_set():
+                # A client that does not read its answers gets no more requests served until it does.
+                await self._output.has_room.wait()
+            elif self._unanswerable:
                 self.last_context = copy_context()
                 return self._unanswerable.popleft()
-            line = self._lines.next()
-            if line is not None:
+            elif (line := self._lines.next()) is not None:
                 if (message := await self._accept(line)) is not None:
                     return message
             elif self._lines.at_end:
-                self._end("standard input was closed")
+                self._input_ended()
                 await self._woken.wait()
                 self._woken.clear()
             else:
@@ -120,6 +130,10 @@ class _Wire:
             return None
         self.last_context = copy_context()
         if not isinstance(message, JSONRPCRequest):
+            if isinstance(message, JSONRPCNotification) and "id" in pydantic_core.from_json(line):
+                # A request all the same: taken for a notification, it would never have an answer.
+                await self.send(_refusal(line))
+                return None
             if isinstance(message, JSONRPCResponse | JSONRPCError):
                 self._questions.discard(message.id)
             return SessionMessage(message)
@@ -134,6 +148,11 @@ class _Wire:
             self._answered(message.id)
 
         return SessionMessage(message, ServerMessageMetadata(on_request_unanswered=unanswered))
+
+    def _input_ended(self) -> None:
+        self._output.check()
+        if self._lines.exhausted:
+            self._end(self._end_of_input)
 
     def _end(self, reason: str) -> None:
         if self._ended:
@@ -160,14 +179,16 @@ class _Wire:
     # Writing
 
     async def send(self, message: JSONRPCMessage) -> None:
+        line = _line(message)
         if isinstance(message, JSONRPCRequest):
             self._questions.add(message.id)
             if self._ended:
                 self._cannot_be_answered(message.id)
-        try:
-            await self._output.write(_line(message))
-        except OSError as error:
-            self._lost(error)
+        elif isinstance(message, JSONRPCNotification) and message.method == "notifications/cancelled":
+            self._questions.discard(cancelled_request_id_from_params(message.params))
+        # Where the other side is gone, `_lost` has been told.
+        with suppress(OSError):
+            await self._output.write(line)
         if isinstance(message, JSONRPCResponse | JSONRPCError):
             self._answered(message.id)
 
@@ -185,14 +206,15 @@ class _Wire:
 
     def _lost(self, error: OSError) -> None:
         """Nobody reads the answers any more: nothing that runs for this client is worth waiting for."""
-        if not self._ended or self._unanswered:
-            logger.warning("The client no longer reads standard output (%s).", error.strerror)
+        reason = f"the client no longer reads standard output ({error.strerror})"
+        if self._unanswered and (self._ended or self._ledger.draining):  # nobody would ask for the reason
+            logger.warning("%s%s: its calls are cancelled.", reason[0].upper(), reason[1:])
         for exchanges in self._unanswered.values():
             for exchange in exchanges:
                 exchange.cancel()
                 exchange.close()
         self._unanswered.clear()
-        self._end("the client no longer reads standard output")
+        self._end(reason)
 
     # What else the SDK asks of a stream
 
@@ -242,7 +264,7 @@ def _line(message: JSONRPCMessage) -> bytes:
     try:
         return message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n"
     except (ValueError, TypeError) as error:  # a lone surrogate, or what JSON has no form for
-        if not isinstance(message, JSONRPCResponse):
+        if not isinstance(message, JSONRPCResponse | JSONRPCError):
             raise
         logger.error("The answer to request %r cannot be written as JSON: %s", message.id, error)
         return _line(_error(message.id, INTERNAL_ERROR, "The answer cannot be written as JSON."))

@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import anyio
+from mcp import MCPError
 from mcp.server.mcpserver import Context, MCPServer
 from pydantic import BaseModel
 
@@ -162,3 +163,26 @@ def make_server() -> MCPServer[Any]:
 
 
 not_a_server = "a string"
+
+
+@server.tool()
+async def immediate(text: str) -> str:
+    """An echo without the hop to a worker thread."""
+    return text
+
+
+@server.tool()
+async def big_at_once(length: int) -> str:
+    return "x" * length
+
+
+@server.tool()
+async def surrogate_error() -> str:
+    raise MCPError(-32000, "\ud800")
+
+
+@server.tool()
+async def ask_later(ctx: Context, seconds: float) -> str:
+    note("ask_later started")
+    await anyio.sleep(seconds)
+    return await ask(ctx)

@@ -4,6 +4,7 @@ import sys
 from mcp.server.mcpserver import MCPServer
 
 print("printed while the server module was imported", flush=True)
+sys.stdout.write("written while the server module was imported, without a flush")
 server = MCPServer("talkative-server")
 
 

@@ -87,7 +87,8 @@ class Command(BaseCommand):
         except KeyboardInterrupt:  # while it was starting
             status = 130
         except BaseException:
-            traceback.print_exc()
+            with suppress(OSError):
+                traceback.print_exc()
             status = 1
         _leave(status)
 
@@ -106,7 +107,13 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         with _one_line_errors():
-            self._build(options).run(announce=self.stderr.write, streams=self._streams)
+            self._build(options).run(announce=self._announce, streams=self._streams)
+
+    def _announce(self, line: str) -> None:
+        # A host that is gone has taken standard error with it, and one that closed it (`2>&-`) left None to
+        # write to: neither may keep the shutdown from happening.
+        with suppress(OSError, AttributeError):
+            self.stderr.write(line)
 
     def _build(self, options: dict[str, Any]) -> Server:
         if problem := sdk_problem():
@@ -158,11 +165,19 @@ def _leave(status: Any) -> NoReturn:
     Worker threads are not daemons: an idle one of anyio's, or one in a call that nobody can cancel, would
     hold up the interpreter's exit. The shutdown has waited for it as long as it may.
     """
-    if all(thread.daemon or thread is threading.main_thread() for thread in threading.enumerate()):
+    if _flushed() and all(thread.daemon or thread is threading.main_thread() for thread in threading.enumerate()):
         sys.exit(status)
     atexit._run_exitfuncs()
     logging.shutdown()
-    for stream in (sys.stdout, sys.stderr):
-        with suppress(OSError, ValueError):
-            stream.flush()
+    _flushed()
     os._exit(status if isinstance(status, int) else 0 if status is None else 1)
+
+
+def _flushed() -> bool:
+    """Whether both streams could be flushed; the interpreter's exit would turn a failure into status 120."""
+    try:
+        for stream in filter(None, (sys.stdout, sys.stderr)):
+            stream.flush()
+    except (OSError, ValueError):
+        return False
+    return True
