@@ -46,6 +46,8 @@ class Exchange:
         self.ended = True
         if self.on_end is not None:
             self.on_end()
+        elif self.scope is not None:
+            self.scope.cancel()
 
     def cancel(self) -> None:
         if self.scope is not None:
@@ -81,6 +83,11 @@ class Ledger:
 
     def changed(self) -> None:
         self._changed.set()
+
+    @property
+    def names(self) -> list[str]:
+        """What is in flight, as an error names it."""
+        return [exchange.what for exchange in self._open]
 
     @property
     def calls(self) -> list[Exchange]:

@@ -83,28 +83,29 @@ class Held(Generic[T]):
             )
             entered.exception()  # seen: nobody may be left to await it
 
-    async def close(self, deadline: Deadline, share: float = 1.0) -> None:
-        """Leave the manager, cut short when (the share of) the deadline has passed.
+    async def close(self, deadline: Deadline, share: float = 1.0) -> bool:
+        """Leave the manager; False if that was cut short, at (the share of) the deadline.
 
         Raises:
             Exception: whatever leaving it raised.
         """
         owner = self._owner
         if owner is None:
-            return
+            return True
         self._owner, entered, self._entered = None, self._entered, None
         self._leave.set()
         if entered is not None and not entered.done():
             owner.cancel()
         with deadline.scope(share):
             await asyncio.wait({owner})
-        if not owner.done():
+        in_time = owner.done()
+        if not in_time:
             owner.cancel()
             with anyio.move_on_after(CANCELLED_SECONDS):
                 await asyncio.wait({owner})
-            logger.warning("The %s was still being left at the shutdown's deadline and was cut short.", self._name)
         if owner.done() and not owner.cancelled() and (error := owner.exception()) is not None:
             raise error
+        return in_time
 
 
 class Runtime:
@@ -154,8 +155,10 @@ class Runtime:
         if (handler := sdk.listen_handler(self.server)) is not None:
             handler.close()
 
-    async def close(self, deadline: Deadline) -> None:
-        """Leave the session managers, then the lifespan; a new request may open all of it again.
+    async def close(self, deadline: Deadline) -> bool:
+        """Leave the session managers, then the lifespan; False if leaving the lifespan was cut short.
+
+        A new request may open all of it again.
 
         A session manager waits for threads that nobody can cancel: it gets half of the time, so that the
         user's own cleanup always has its turn.
@@ -169,7 +172,7 @@ class Runtime:
                 await held.close(deadline, share=0.5)
             except Exception:
                 logger.exception("The session manager failed while it was left.")
-        await self._lifespan.close(deadline)
+        return await self._lifespan.close(deadline)
 
     async def _handle(self, ctx: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:
         """The outermost MCP middleware: tells the ledger what is running, and lets it be cancelled."""

@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 
 import anyio
 
+from mcp_serving.asgi import draining
 from mcp_serving.ledger import Exchange, Ledger, current_exchange
 
 Scope: TypeAlias = MutableMapping[str, Any]
@@ -97,8 +98,10 @@ class Guard:
 
     async def _serve_http(self, scope: Scope, receive: Receive, send: Send) -> None:
         if self._ledger.draining:
-            await refuse_for_shutdown(send)
-            return
+            if (answer := await draining.answer_of_a_session(scope, receive)) is None:
+                await refuse_for_shutdown(send)
+                return
+            receive = answer
         exchange = self._ledger.open(f"{scope['method']} {scope['path'][:100]!r}")
         exchange.task = asyncio.current_task()
         wire = _HTTPWire(exchange, receive, send)

@@ -45,6 +45,7 @@ class StdioTransport:
     """
 
     def __init__(self, streams: StandardStreams, ledger: Ledger, on_end: Callable[[str], None]) -> None:
+        self.is_terminal = streams.is_terminal
         self._wire = _Wire(streams, ledger, on_end)
         self._serving: asyncio.Task[None] | None = None
 
