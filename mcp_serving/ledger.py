@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
 
 import anyio
@@ -19,13 +20,12 @@ class Exchange:
 
     def __init__(self, ledger: Ledger, what: str, *, standing: bool) -> None:
         self.what = what
-        self.scope: anyio.CancelScope | None = None
-        """Around the MCP handler, once it runs: cancelling it still lets the client have an answer."""
         self.task: asyncio.Task[object] | None = None
         """The ASGI application's task, for what never reached an MCP handler."""
         self.ended = False
         self.on_end: Callable[[], None] | None = None
         self._ends_itself = False
+        self._handler: anyio.CancelScope | None = None
         self._ledger = ledger
         self._standing = standing
 
@@ -46,13 +46,32 @@ class Exchange:
         self.ended = True
         if self.on_end is not None:
             self.on_end()
-        elif self.scope is not None:
-            self.scope.cancel()
+        elif self._handler is not None:
+            self._handler.cancel()
+
+    @contextmanager
+    def handled(self) -> Iterator[None]:
+        """Around the MCP handler: what ``cancel`` cancels, so that the client can still have an answer."""
+        self._ledger.handled.add(self)
+        try:
+            with anyio.CancelScope() as self._handler:
+                yield
+        finally:
+            self._handler = None
+            self._ledger.handled.discard(self)
+            self._ledger.changed()
 
     def cancel(self) -> None:
-        if self.scope is not None:
-            self.scope.cancel()
-        elif self.task is not None:
+        """Cancel its MCP handler, so that the client still has an answer; what has none is told to end."""
+        if self._handler is not None:
+            self._handler.cancel()
+        else:
+            # Not its task: Django's ASGI handler, if cancelled, leaves the view running that it waits for.
+            self.end()
+
+    def abandon(self) -> None:
+        """Give up on what ``cancel`` could not end, such as the wait for a thread."""
+        if self.task is not None:
             self.task.cancel()
 
     def close(self) -> None:
@@ -69,6 +88,8 @@ class Ledger:
     def __init__(self) -> None:
         self.draining = False
         """True from the start of a shutdown: what arrives now is refused."""
+        self.handled: set[Exchange] = set()
+        """Those whose MCP handler runs; in a session it runs on when the client that waited for it has left."""
         self._open: dict[Exchange, None] = {}
         self._changed = asyncio.Event()
 
@@ -97,6 +118,11 @@ class Ledger:
     def streams(self) -> list[Exchange]:
         return [exchange for exchange in self._open if exchange.standing]
 
+    @property
+    def left(self) -> set[Exchange]:
+        """All that is still running, whether somebody waits for it or not."""
+        return self._open.keys() | self.handled
+
     async def calls_answered(self) -> None:
         """Return once no call is in flight."""
         await self._until(lambda: not self.calls)
@@ -104,6 +130,10 @@ class Ledger:
     async def empty(self) -> None:
         """Return once nothing at all is in flight."""
         await self._until(lambda: not self._open)
+
+    async def settled(self) -> None:
+        """Return once nothing runs any more, not even for a client that has left."""
+        await self._until(lambda: not self.left)
 
     async def _until(self, reached: Callable[[], bool]) -> None:
         while not reached():

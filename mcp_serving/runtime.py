@@ -155,13 +155,11 @@ class Runtime:
         if (handler := sdk.listen_handler(self.server)) is not None:
             handler.close()
 
-    async def close(self, deadline: Deadline) -> bool:
+    async def close(self, deadline: Deadline, share: float = 0.5) -> bool:
         """Leave the session managers, then the lifespan; False if leaving the lifespan was cut short.
 
-        A new request may open all of it again.
-
-        A session manager waits for threads that nobody can cancel: it gets half of the time, so that the
-        user's own cleanup always has its turn.
+        A session manager waits for threads that nobody can cancel: it gets a share of the time, so that the
+        user's own cleanup always has its turn. A new request may open all of it again.
 
         Raises:
             Exception: what the lifespan raised while it was left.
@@ -169,7 +167,7 @@ class Runtime:
         for key in list(self._on_top):
             held = self._on_top.pop(key)
             try:
-                await held.close(deadline, share=0.5)
+                await held.close(deadline, share)
             except Exception:
                 logger.exception("The session manager failed while it was left.")
         return await self._lifespan.close(deadline)
@@ -182,7 +180,7 @@ class Runtime:
         exchange.what = describe(ctx.method, ctx.params)
         if ctx.method == sdk.LISTEN:
             exchange.stand(ends_itself=sdk.listen_handler(self.server) is not None)
-        with anyio.CancelScope() as exchange.scope:
+        with exchange.handled():
             return await call_next(ctx)
         raise MCPError(CONNECTION_CLOSED, "The server is shutting down; the call was cancelled.")
 

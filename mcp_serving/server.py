@@ -220,7 +220,8 @@ class Server:
         # Whatever happened before, the user's own cleanup has its second.
         self._deadline = Deadline(max(self._deadline.remaining, CLEANUP_SECONDS), at_least=CLEANUP_SECONDS)
         await self._cancel_what_is_left(ledger)
-        cut_short, errors = await self._close(stdio)
+        # For threads that nobody can cancel there is no use in waiting, but their tasks need a moment to be ended.
+        cut_short, errors = await self._close(stdio, share=0.1 if ledger.left else 0.5)
         unfinished += cut_short
         if daphne is not None:
             unfinished += await daphne.close_connections(self._deadline)
@@ -247,26 +248,28 @@ class Server:
 
     async def _cancel_what_is_left(self, ledger: Ledger) -> None:
         assert self._deadline is not None
-        left = [*ledger.calls, *ledger.streams]
-        for exchange in left:
+        for exchange in ledger.left:
             exchange.cancel()
-        if left:
-            with self._deadline.scope(share=0.25):
-                await ledger.empty()
+        with self._deadline.scope(share=0.2):
+            await ledger.settled()
+        for exchange in ledger.left:
+            exchange.abandon()
+        with self._deadline.scope(share=0.1):
+            await ledger.settled()
 
-    async def _close(self, stdio: StdioTransport | None) -> tuple[list[str], list[Exception]]:
+    async def _close(self, stdio: StdioTransport | None, share: float) -> tuple[list[str], list[Exception]]:
         """Step 4: leave the session managers and the lifespans; what was cut short, and what was raised."""
         assert self._deadline is not None
         cut_short: list[str] = []
         errors: list[Exception] = []
         if stdio is not None:
             try:
-                await stdio.close(self._deadline)
+                await stdio.close(self._deadline, share)
             except Exception as error:
                 errors.append(error)
         for runtime in runtimes():
             try:
-                if not await runtime.close(self._deadline):
+                if not await runtime.close(self._deadline, share):
                     cut_short.append(f"the cleanup of the lifespan of {runtime.server.name!r}")
             except Exception as error:
                 errors.append(error)

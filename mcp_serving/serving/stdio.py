@@ -53,12 +53,12 @@ class StdioTransport:
         serving = server.run(self._wire, _Outbound(self._wire), server.create_initialization_options())
         self._serving = asyncio.create_task(serving, name="MCP over stdio")
 
-    async def close(self, deadline: Deadline) -> None:
+    async def close(self, deadline: Deadline, share: float) -> None:
         """Stop serving: cancels what is still running, and gives up on threads that nobody can cancel."""
         if self._serving is None:
             return
         self._wire.close()
-        with deadline.scope(share=0.5):
+        with deadline.scope(share):
             await asyncio.wait({self._serving})
         self._wire.give_up_writing()
         if not self._serving.done():
