@@ -65,6 +65,16 @@ class Connection:
         head = (await self.reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
         return Answer(int(head[0].split()[1]), {k.lower(): v for k, v in (x.split(": ", 1) for x in head[1:] if x)})
 
+    async def parts(self, answer: Answer) -> AsyncIterator[bytes]:
+        """A body of a known length, as fast as it is asked for."""
+        left = int(answer.headers["content-length"])
+        while left:
+            part = await self.reader.read(min(left, 1_000_000))
+            if not part:
+                raise asyncio.IncompleteReadError(part, left)
+            left -= len(part)
+            yield part
+
     async def chunks(self, answer: Answer) -> AsyncIterator[bytes]:
         """The body as it comes; ends only with the end that HTTP has for it."""
         if answer.headers.get("transfer-encoding") != "chunked":
@@ -112,12 +122,15 @@ class Clients:
     async def session(self, path: str = "/mcp") -> Connection:
         """A connection of a 2025-11-25 session, opened on it."""
         connection = await self.connect()
+        await self.initialize(connection, path)
+        return connection
+
+    async def initialize(self, connection: Connection, path: str = "/mcp") -> None:
         answer = await connection.request("POST", path, INITIALIZE)
         assert answer.status == 200, answer
         connection.headers["Mcp-Session-Id"] = answer.headers["mcp-session-id"]
         connection.headers["Mcp-Protocol-Version"] = "2025-11-25"
         assert (await connection.request("POST", path, INITIALIZED)).status == 202
-        return connection
 
     async def another(self, connection: Connection) -> Connection:
         """A further connection of the same client, in the same session."""

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import re
 import signal
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
@@ -92,6 +90,21 @@ def test_async_and_sync_views_in_flight_are_answered_before_the_process_exits(ev
     with serving_http(env=events.env) as (process, address):
         asyncio.run(talk(process, address))
         assert "Traceback" not in process.errors
+
+
+def test_the_end_of_standard_input_lets_the_http_calls_in_flight_finish(events: Events) -> None:
+    async def talk(process: Process, address: str) -> None:
+        async with Clients(address) as clients:
+            in_flight = await send_call(clients, "slow", generation="2025-11-25", seconds=1)
+            await told(events.wait_for, "slow started")
+            assert process.popen.stdin is not None
+            process.popen.stdin.close()
+            assert text_of((await in_flight.answer()).messages[-1]) == "slow finished"
+            assert await gone(process) == 0
+
+    with serving_http(transport="both", env=events.env) as (process, address):
+        asyncio.run(talk(process, address))
+        assert "Shutting down: standard input was closed" in process.errors
 
 
 def test_standing_streams_end_cleanly_once_the_calls_in_flight_are_answered(events: Events) -> None:
@@ -179,3 +192,102 @@ def test_progress_and_questions_of_a_call_in_flight_get_through_while_draining()
     with serving_http() as (process, address):
         asyncio.run(talk(process, address))
         assert "Traceback" not in process.errors
+
+
+def test_a_websocket_consumer_gets_its_disconnect_and_the_time_to_clean_up(events: Events) -> None:
+    async def talk(process: Process, address: str) -> None:
+        async with Clients(address) as clients, websocket(address.replace("http", "ws") + "/chat/") as chat:
+            call_in_flight = await send_call(clients, "slow", generation="2026-07-28", seconds=1)
+            await told(events.wait_for, "slow started")
+            process.signal(signal.SIGTERM)
+            assert text_of((await call_in_flight.answer()).messages[-1]) == "slow finished"
+            with pytest.raises(ConnectionClosed):
+                await chat.recv()
+            assert chat.close_code == 1001
+            assert await gone(process) == 0
+
+    with serving_http(env=events.env) as (process, address):
+        asyncio.run(talk(process, address))
+        assert "Traceback" not in process.errors
+    noted = events.all()
+    assert "websocket disconnected with 1001" in noted
+    assert noted.index("slow finished") < noted.index("websocket cleaned up") < noted.index("lifespan left")
+
+
+HALF_REQUESTS = {
+    "no request at all": b"",
+    "headers without their end": b"POST /mcp HTTP/1.1\r\nHost: localhost\r\n",
+    "a body that was only announced": b"POST /mcp HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n",
+    "half a body": b"POST /mcp HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{",
+    "a second request behind an answered one": b"GET /quick/ HTTP/1.1\r\nHost: localhost\r\n\r\nGET /qui",
+}
+
+
+def test_half_received_requests_neither_delay_the_exit_nor_print_a_traceback() -> None:
+    async def talk(process: Process, address: str) -> None:
+        async with Clients(address) as clients:
+            for half in HALF_REQUESTS.values():
+                connection = await clients.connect()
+                connection.writer.write(half)
+                await connection.writer.drain()
+            assert (await (await clients.connect()).request("GET", "/quick/")).status == 200
+            process.signal(signal.SIGTERM)
+            assert await gone(process, within=1.0) == 0
+
+    with serving_http(env={"TEST_DAPHNE": '{"verbosity": 2}'}) as (process, address):
+        asyncio.run(talk(process, address))
+        assert "Traceback" not in process.errors
+        assert "Error" not in process.errors
+
+
+def test_a_client_that_reads_slowly_gets_its_whole_answer() -> None:
+    async def talk(process: Process, address: str) -> None:
+        async with Clients(address) as clients:
+            reading = await send_call(clients, "big", generation="2026-07-28", length=20_000_000)
+            head = await reading.head()
+            process.signal(signal.SIGTERM)
+            await told(process.wait_for, "Shutting down: received")
+            body = b""
+            async for part in reading.parts(head):
+                body += part
+                await asyncio.sleep(0.01)
+            assert body.count(b"x") >= 20_000_000
+            assert await gone(process) == 0
+
+    with serving_http() as (process, address):
+        asyncio.run(talk(process, address))
+
+
+def test_a_client_that_has_stopped_reading_does_not_delay_the_exit_but_is_reported() -> None:
+    async def talk(process: Process, address: str) -> None:
+        async with Clients(address) as clients:
+            stalled = await send_call(clients, "big", generation="2026-07-28", length=20_000_000)
+            await stalled.head()
+            process.signal(signal.SIGTERM)
+            assert await gone(process, within=2.0 + SOON) == 1
+            assert "1 client reading an answer" in process.errors
+            assert "Traceback" not in process.errors
+
+    with serving_http("--shutdown-timeout", "30") as (process, address):
+        asyncio.run(talk(process, address))
+
+
+@pytest.mark.parametrize("generation", ["2025-11-25", "2026-07-28"])
+def test_a_call_whose_client_has_left_is_not_waited_for(generation: str, events: Events) -> None:
+    async def talk(process: Process, address: str) -> None:
+        async with Clients(address) as clients:
+            call_in_flight = await send_call(clients, "slow", generation=generation, seconds=60)
+            view = await clients.connect()
+            view.send("GET", "/slow-async/?seconds=60")
+            for event in ("slow started", "async view started"):
+                await told(events.wait_for, event)
+            call_in_flight.reset()
+            view.reset()
+            process.signal(signal.SIGTERM)
+            assert await gone(process) == 0
+
+    with serving_http(env=events.env) as (process, address):
+        asyncio.run(talk(process, address))
+        assert "Traceback" not in process.errors
+    assert {"slow finally", "async view finally"} <= set(events.all())
+    assert events.all()[-1] == "lifespan left"

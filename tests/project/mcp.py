@@ -165,8 +165,14 @@ def hello(name: str) -> str:
 empty = MCPServer("empty-server")
 
 
+@asynccontextmanager
+async def other_lifespan(_: MCPServer[Any]) -> AsyncIterator[None]:
+    yield
+    note("other lifespan left")
+
+
 def make_server() -> MCPServer[Any]:
-    made = MCPServer("made-server")
+    made = MCPServer("made-server", lifespan=other_lifespan)
     made.add_tool(echo)
     return made
 
