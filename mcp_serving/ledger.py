@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
@@ -21,7 +21,9 @@ class Exchange:
     def __init__(self, ledger: Ledger, what: str, *, standing: bool) -> None:
         self.what = what
         self.task: asyncio.Task[object] | None = None
-        """The ASGI application's task, for what never reached an MCP handler."""
+        """The ASGI application's task."""
+        self.answer_instead: Callable[[], Awaitable[None]] | None = None
+        """Ends the response without the application."""
         self.ended = False
         self.on_end: Callable[[], None] | None = None
         self._ends_itself = False
@@ -69,10 +71,13 @@ class Exchange:
             # Not its task: Django's ASGI handler, if cancelled, leaves the view running that it waits for.
             self.end()
 
-    def abandon(self) -> None:
-        """Give up on what ``cancel`` could not end, such as the wait for a thread."""
+    async def abandon(self) -> None:
+        """Answer in place of what ``cancel`` could not end, such as the wait for a thread, and forget it."""
+        if self.answer_instead is not None:
+            await self.answer_instead()
         if self.task is not None:
             self.task.cancel()
+        self.close()
 
     def close(self) -> None:
         self._ledger.close(self)

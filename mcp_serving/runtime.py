@@ -164,12 +164,10 @@ class Runtime:
         Raises:
             Exception: what the lifespan raised while it was left.
         """
-        for key in list(self._on_top):
-            held = self._on_top.pop(key)
-            try:
-                await held.close(deadline, share)
-            except Exception:
-                logger.exception("The session manager failed while it was left.")
+        on_top = [self._on_top.pop(key) for key in list(self._on_top)]
+        for error in await asyncio.gather(*(held.close(deadline, share) for held in on_top), return_exceptions=True):
+            if isinstance(error, Exception):
+                logger.error("The session manager failed while it was left.", exc_info=error)
         return await self._lifespan.close(deadline)
 
     async def _handle(self, ctx: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:

@@ -253,9 +253,7 @@ class Server:
         with self._deadline.scope(share=0.2):
             await ledger.settled()
         for exchange in ledger.left:
-            exchange.abandon()
-        with self._deadline.scope(share=0.1):
-            await ledger.settled()
+            await exchange.abandon()
 
     async def _close(self, stdio: StdioTransport | None, share: float) -> tuple[list[str], list[Exception]]:
         """Step 4: leave the session managers and the lifespans; what was cut short, and what was raised."""

@@ -105,6 +105,12 @@ class Guard:
         exchange = self._ledger.open(f"{scope['method']} {scope['path'][:100]!r}")
         exchange.task = asyncio.current_task()
         wire = _HTTPWire(exchange, receive, send)
+
+        async def refuse() -> None:
+            if not await wire.fail(503, "The server is shutting down.\n"):
+                self._break_off(send)
+
+        exchange.answer_instead = refuse
         token = current_exchange.set(exchange)
         try:
             await self._app({**scope, _EXCHANGE: exchange}, wire.receive, wire.send)
@@ -112,8 +118,7 @@ class Guard:
         except asyncio.CancelledError:
             if not self._ledger.draining:
                 raise
-            if not await wire.fail(503, "The server is shutting down.\n"):
-                self._break_off(send)
+            await refuse()
         except Exception:
             logger.exception("%s %r raised an exception.", scope["method"], scope["path"])
             if not await wire.fail(500, "Internal Server Error\n"):
