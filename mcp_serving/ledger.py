@@ -24,6 +24,8 @@ class Exchange:
         """The ASGI application's task."""
         self.answer_instead: Callable[[], Awaitable[None]] | None = None
         """Ends the response without the application."""
+        self.may_ask = False
+        """Its handler can ask the client something, whose answer comes as another HTTP request."""
         self.ended = False
         self.on_end: Callable[[], None] | None = None
         self._ends_itself = False
@@ -127,6 +129,10 @@ class Ledger:
     def left(self) -> set[Exchange]:
         """All that is still running, whether somebody waits for it or not."""
         return self._open.keys() | self.handled
+
+    async def questions_over(self) -> None:
+        """Return once no call in flight can ask its client anything over HTTP."""
+        await self._until(lambda: not any(call.may_ask for call in self.calls))
 
     async def calls_answered(self) -> None:
         """Return once no call is in flight."""

@@ -21,6 +21,7 @@ from mcp_serving.ledger import Ledger, current_exchange
 if TYPE_CHECKING:
     from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
     from mcp.server.lowlevel.server import Server as LowLevelServer
+    from mcp.server.session import ServerSession
 
 logger = logging.getLogger(__name__)
 
@@ -176,6 +177,7 @@ class Runtime:
         if exchange is None or ctx.request_id is None:
             return await call_next(ctx)
         exchange.what = describe(ctx.method, ctx.params)
+        exchange.may_ask = ctx.request is not None and _can_ask(ctx.session)
         if ctx.method == sdk.LISTEN:
             exchange.stand(ends_itself=sdk.listen_handler(self.server) is not None)
         with exchange.handled():
@@ -189,6 +191,14 @@ _runtimes: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[Any, Runtime]] = We
 def runtimes() -> list[Runtime]:
     """Every runtime of the running event loop."""
     return list(_runtimes.get(asyncio.get_running_loop(), {}).values())
+
+
+def _can_ask(session: ServerSession) -> bool:
+    """Whether a handler may send its client a request, and the client has said that it answers some."""
+    able = session.client_capabilities
+    if not session.can_send_request or able is None:
+        return False
+    return any(ability is not None for ability in (able.elicitation, able.sampling, able.roots))
 
 
 def describe(method: str, params: Any) -> str:

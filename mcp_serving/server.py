@@ -238,6 +238,8 @@ class Server:
         """Steps 1 to 3: take nothing new, let the calls finish, end the streams."""
         ledger.draining = True
         if daphne is not None:
+            # A client with every connection in use, as the SDK's often is, needs a new one to answer a question.
+            await ledger.questions_over()
             await daphne.stop_accepting()
         await ledger.calls_answered()
         for runtime in runtimes():

@@ -119,14 +119,15 @@ class Clients:
         self._connections.append(connection)
         return connection
 
-    async def session(self, path: str = "/mcp") -> Connection:
-        """A connection of a 2025-11-25 session, opened on it."""
+    async def session(self, path: str = "/mcp", *, elicitation: bool = False) -> Connection:
+        """A connection of a 2025-11-25 session, opened on it; ``elicitation`` if its client can be asked."""
         connection = await self.connect()
-        await self.initialize(connection, path)
+        await self.initialize(connection, path, elicitation=elicitation)
         return connection
 
-    async def initialize(self, connection: Connection, path: str = "/mcp") -> None:
-        answer = await connection.request("POST", path, INITIALIZE)
+    async def initialize(self, connection: Connection, path: str = "/mcp", *, elicitation: bool = False) -> None:
+        params = {**INITIALIZE["params"], "capabilities": {"elicitation": {}} if elicitation else {}}
+        answer = await connection.request("POST", path, {**INITIALIZE, "params": params})
         assert answer.status == 200, answer
         connection.headers["Mcp-Session-Id"] = answer.headers["mcp-session-id"]
         connection.headers["Mcp-Protocol-Version"] = "2025-11-25"

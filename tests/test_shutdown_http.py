@@ -9,6 +9,8 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
+from mcp import Client
+from mcp_types import ElicitResult
 from websockets.asyncio.client import connect as websocket
 from websockets.exceptions import ConnectionClosed
 
@@ -148,6 +150,25 @@ async def first_event(chunks: AsyncIterator[bytes]) -> bytes:
     raise AssertionError("the stream ended before its first event")
 
 
+def test_the_sdks_client_answers_a_question_while_draining() -> None:
+    async def talk(process: Process, address: str) -> None:
+        async def answer(context: Any, params: Any) -> ElicitResult:
+            return ElicitResult(action="accept", content={"word": "yes"})
+
+        async def stop(progress: float, total: float | None, message: str | None) -> None:
+            if message == "before":
+                process.signal(signal.SIGTERM)
+
+        async with Client(f"{address}/mcp", mode="legacy", elicitation_callback=answer) as client:
+            await client.list_tools()  # else it asks for the schema of the result, which is a new call
+            result = await client.call_tool("ask_slowly", {}, progress_callback=stop)
+            assert result.content[0].text == "yes"  # type: ignore[union-attr]
+        assert await gone(process) == 0
+
+    with serving_http() as (process, address):
+        asyncio.run(talk(process, address))
+
+
 def test_a_process_with_nothing_but_streams_is_gone_at_once() -> None:
     async def talk(process: Process, address: str) -> None:
         async with Clients(address) as clients:
@@ -165,20 +186,21 @@ def test_a_process_with_nothing_but_streams_is_gone_at_once() -> None:
 def test_progress_and_questions_of_a_call_in_flight_get_through_while_draining() -> None:
     async def talk(process: Process, address: str) -> None:
         async with Clients(address) as clients:
-            asking = await clients.session()
-            answering, new = await clients.another(asking), await clients.another(asking)
-            for connection in (answering, new):
-                assert (await connection.request("GET", "/quick/")).status == 200
+            asking = await clients.session(elicitation=True)
+            kept_alive = await clients.another(asking)
+            assert (await kept_alive.request("GET", "/quick/")).status == 200
             params = {"_meta": {"progressToken": "steps"}, "name": "ask_slowly", "arguments": {}}
             asking.send("POST", "/mcp", {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params})
             sse = asking.events(await asking.head())
             assert (await anext(sse))["params"]["message"] == "before"
             process.signal(signal.SIGTERM)
             await told(process.wait_for, "Shutting down: received")
-            refused = await new.request("POST", "/mcp", call(2, "echo", text="new"))
-            assert (refused.status, refused.headers["connection"]) == (503, "close")
+            for connection in (kept_alive, await clients.another(asking)):
+                refused = await connection.request("POST", "/mcp", call(2, "echo", text="new"))
+                assert (refused.status, refused.headers["connection"]) == (503, "close")
             question = await anext(sse)
             assert question["method"] == "elicitation/create"
+            answering = await clients.another(asking)
             answer = {
                 "jsonrpc": "2.0",
                 "id": question["id"],

@@ -158,6 +158,7 @@ class DaphneTransport:
 
     async def close_connections(self, deadline: Deadline) -> list[str]:
         """Close every connection once its client has read what was written to it; what was not read."""
+        await self.stop_accepting()
         connections = [_Closing(reader, deadline) for reader in _selectables() if isinstance(reader, ServerConnection)]
         await asyncio.gather(*(connection.closed() for connection in connections))
         unread = sum(connection.unread for connection in connections)
