@@ -47,7 +47,7 @@ def test_an_idle_server_uses_no_cpu_of_ours() -> None:
         processes = (daphne, http, stdio)
         time.sleep(1)  # what serving the first request has left to do
         before = [cpu_seconds(process) for process in processes]
-        time.sleep(3)
+        time.sleep(2)
         used_by_daphne, used_by_http, used_by_stdio = (
             cpu_seconds(process) - then for process, then in zip(processes, before, strict=True)
         )

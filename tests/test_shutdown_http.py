@@ -50,7 +50,7 @@ async def send_call(
     return connection
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP], ids=lambda number: number.name)
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=lambda number: number.name)
 def test_200_calls_in_flight_are_answered_before_the_process_exits(number: signal.Signals, events: Events) -> None:
     async def talk(process: Process, address: str) -> None:
         async with Clients(address) as clients:
