@@ -7,10 +7,16 @@ import anyio
 
 
 class Deadline:
-    """A moment by which something has to be over, which can be brought forward while it is waited for."""
+    """A moment by which something has to be over, which can be brought forward while it is waited for.
 
-    def __init__(self, seconds: float) -> None:
+    Args:
+        seconds: from now.
+        at_least: seconds that are left to it even when it is cut.
+    """
+
+    def __init__(self, seconds: float, *, at_least: float = 0.0) -> None:
         self._moment = anyio.current_time() + seconds
+        self._at_least = at_least
         self._scopes: set[anyio.CancelScope] = set()
 
     @property
@@ -18,9 +24,9 @@ class Deadline:
         """Seconds left, never below zero."""
         return max(0.0, self._moment - anyio.current_time())
 
-    def cut(self, seconds: float) -> None:
-        """Bring the moment forward to ``seconds`` from now; a moment that is nearer already stays."""
-        self._moment = min(self._moment, anyio.current_time() + seconds)
+    def cut(self) -> None:
+        """Bring the moment as near as it may come; one that is nearer already stays."""
+        self._moment = min(self._moment, anyio.current_time() + self._at_least)
         for scope in self._scopes:
             scope.deadline = min(scope.deadline, self._moment)
 

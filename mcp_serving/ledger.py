@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
 
 import anyio
@@ -19,13 +20,16 @@ class Exchange:
 
     def __init__(self, ledger: Ledger, what: str, *, standing: bool) -> None:
         self.what = what
-        self.scope: anyio.CancelScope | None = None
-        """Around the MCP handler, once it runs: cancelling it still lets the client have an answer."""
         self.task: asyncio.Task[object] | None = None
-        """The ASGI application's task, for what never reached an MCP handler."""
+        """The ASGI application's task."""
+        self.answer_instead: Callable[[], Awaitable[None]] | None = None
+        """Ends the response without the application."""
+        self.may_ask = False
+        """Its handler can ask the client something, whose answer comes as another HTTP request."""
         self.ended = False
         self.on_end: Callable[[], None] | None = None
         self._ends_itself = False
+        self._handler: anyio.CancelScope | None = None
         self._ledger = ledger
         self._standing = standing
 
@@ -46,12 +50,36 @@ class Exchange:
         self.ended = True
         if self.on_end is not None:
             self.on_end()
+        elif self._handler is not None:
+            self._handler.cancel()
+
+    @contextmanager
+    def handled(self) -> Iterator[None]:
+        """Around the MCP handler: what ``cancel`` cancels, so that the client can still have an answer."""
+        self._ledger.handled.add(self)
+        try:
+            with anyio.CancelScope() as self._handler:
+                yield
+        finally:
+            self._handler = None
+            self._ledger.handled.discard(self)
+            self._ledger.changed()
 
     def cancel(self) -> None:
-        if self.scope is not None:
-            self.scope.cancel()
-        elif self.task is not None:
+        """Cancel its MCP handler, so that the client still has an answer; what has none is told to end."""
+        if self._handler is not None:
+            self._handler.cancel()
+        else:
+            # Not its task: Django's ASGI handler, if cancelled, leaves the view running that it waits for.
+            self.end()
+
+    async def abandon(self) -> None:
+        """Answer in place of what ``cancel`` could not end, such as the wait for a thread, and forget it."""
+        if self.answer_instead is not None:
+            await self.answer_instead()
+        if self.task is not None:
             self.task.cancel()
+        self.close()
 
     def close(self) -> None:
         self._ledger.close(self)
@@ -67,6 +95,8 @@ class Ledger:
     def __init__(self) -> None:
         self.draining = False
         """True from the start of a shutdown: what arrives now is refused."""
+        self.handled: set[Exchange] = set()
+        """Those whose MCP handler runs; in a session it runs on when the client that waited for it has left."""
         self._open: dict[Exchange, None] = {}
         self._changed = asyncio.Event()
 
@@ -83,12 +113,26 @@ class Ledger:
         self._changed.set()
 
     @property
+    def names(self) -> list[str]:
+        """What is in flight, as an error names it."""
+        return [exchange.what for exchange in self._open]
+
+    @property
     def calls(self) -> list[Exchange]:
         return [exchange for exchange in self._open if not exchange.standing]
 
     @property
     def streams(self) -> list[Exchange]:
         return [exchange for exchange in self._open if exchange.standing]
+
+    @property
+    def left(self) -> set[Exchange]:
+        """All that is still running, whether somebody waits for it or not."""
+        return self._open.keys() | self.handled
+
+    async def questions_over(self) -> None:
+        """Return once no call in flight can ask its client anything over HTTP."""
+        await self._until(lambda: not any(call.may_ask for call in self.calls))
 
     async def calls_answered(self) -> None:
         """Return once no call is in flight."""
@@ -97,6 +141,10 @@ class Ledger:
     async def empty(self) -> None:
         """Return once nothing at all is in flight."""
         await self._until(lambda: not self._open)
+
+    async def settled(self) -> None:
+        """Return once nothing runs any more, not even for a client that has left."""
+        await self._until(lambda: not self.left)
 
     async def _until(self, reached: Callable[[], bool]) -> None:
         while not reached():

@@ -21,6 +21,7 @@ from mcp_serving.ledger import Ledger, current_exchange
 if TYPE_CHECKING:
     from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
     from mcp.server.lowlevel.server import Server as LowLevelServer
+    from mcp.server.session import ServerSession
 
 logger = logging.getLogger(__name__)
 
@@ -83,28 +84,29 @@ class Held(Generic[T]):
             )
             entered.exception()  # seen: nobody may be left to await it
 
-    async def close(self, deadline: Deadline, share: float = 1.0) -> None:
-        """Leave the manager, cut short when (the share of) the deadline has passed.
+    async def close(self, deadline: Deadline, share: float = 1.0) -> bool:
+        """Leave the manager; False if that was cut short, at (the share of) the deadline.
 
         Raises:
             Exception: whatever leaving it raised.
         """
         owner = self._owner
         if owner is None:
-            return
+            return True
         self._owner, entered, self._entered = None, self._entered, None
         self._leave.set()
         if entered is not None and not entered.done():
             owner.cancel()
         with deadline.scope(share):
             await asyncio.wait({owner})
-        if not owner.done():
+        in_time = owner.done()
+        if not in_time:
             owner.cancel()
             with anyio.move_on_after(CANCELLED_SECONDS):
                 await asyncio.wait({owner})
-            logger.warning("The %s was still being left at the shutdown's deadline and was cut short.", self._name)
         if owner.done() and not owner.cancelled() and (error := owner.exception()) is not None:
             raise error
+        return in_time
 
 
 class Runtime:
@@ -154,22 +156,20 @@ class Runtime:
         if (handler := sdk.listen_handler(self.server)) is not None:
             handler.close()
 
-    async def close(self, deadline: Deadline) -> None:
-        """Leave the session managers, then the lifespan; a new request may open all of it again.
+    async def close(self, deadline: Deadline, share: float = 0.5) -> bool:
+        """Leave the session managers, then the lifespan; False if leaving the lifespan was cut short.
 
-        A session manager waits for threads that nobody can cancel: it gets half of the time, so that the
-        user's own cleanup always has its turn.
+        A session manager waits for threads that nobody can cancel: it gets a share of the time, so that the
+        user's own cleanup always has its turn. A new request may open all of it again.
 
         Raises:
             Exception: what the lifespan raised while it was left.
         """
-        for key in list(self._on_top):
-            held = self._on_top.pop(key)
-            try:
-                await held.close(deadline, share=0.5)
-            except Exception:
-                logger.exception("The session manager failed while it was left.")
-        await self._lifespan.close(deadline)
+        on_top = [self._on_top.pop(key) for key in list(self._on_top)]
+        for error in await asyncio.gather(*(held.close(deadline, share) for held in on_top), return_exceptions=True):
+            if isinstance(error, Exception):
+                logger.error("The session manager failed while it was left.", exc_info=error)
+        return await self._lifespan.close(deadline)
 
     async def _handle(self, ctx: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:
         """The outermost MCP middleware: tells the ledger what is running, and lets it be cancelled."""
@@ -177,9 +177,10 @@ class Runtime:
         if exchange is None or ctx.request_id is None:
             return await call_next(ctx)
         exchange.what = describe(ctx.method, ctx.params)
+        exchange.may_ask = ctx.request is not None and _can_ask(ctx.session)
         if ctx.method == sdk.LISTEN:
             exchange.stand(ends_itself=sdk.listen_handler(self.server) is not None)
-        with anyio.CancelScope() as exchange.scope:
+        with exchange.handled():
             return await call_next(ctx)
         raise MCPError(CONNECTION_CLOSED, "The server is shutting down; the call was cancelled.")
 
@@ -190,6 +191,14 @@ _runtimes: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[Any, Runtime]] = We
 def runtimes() -> list[Runtime]:
     """Every runtime of the running event loop."""
     return list(_runtimes.get(asyncio.get_running_loop(), {}).values())
+
+
+def _can_ask(session: ServerSession) -> bool:
+    """Whether a handler may send its client a request, and the client has said that it answers some."""
+    able = session.client_capabilities
+    if not session.can_send_request or able is None:
+        return False
+    return any(ability is not None for ability in (able.elicitation, able.sampling, able.roots))
 
 
 def describe(method: str, params: Any) -> str:

@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
-from contextlib import suppress
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any
 
 from mcp_serving import sdk
 from mcp_serving.conf import DEFAULT_SHUTDOWN_TIMEOUT, valid_shutdown_timeout
@@ -27,10 +27,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-T = TypeVar("T")
-
 CLEANUP_SECONDS = 1.0
-"""How long the server's lifespan may take to be left when the shutdown's deadline has passed."""
+"""How long the session managers and the lifespan may take to be left when the shutdown's deadline has passed."""
 
 
 class Server:
@@ -79,7 +77,6 @@ class Server:
         self._stop_reason = ""
         self._has_run = False
         self._deadline: Deadline | None = None
-        self._draining = False
 
     def run(self, *, announce: Callable[[str], None] | None = None, streams: StandardStreams | None = None) -> None:
         """Serve until a signal, ``stop()`` or the end of a transport, then shut down gracefully.
@@ -104,10 +101,11 @@ class Server:
         self._has_run = True
         if announce is not None:
             self._announce = announce
-        if self.transport.uses_http:
-            self._run_in_daphnes_loop(streams)
-        else:
-            self._run_in_own_loop(streams)
+        with self._standard_streams(streams) as streams:
+            if self.transport.uses_http:
+                self._run_in_daphnes_loop(streams)
+            else:
+                self._run_in_own_loop(streams)
 
     def stop(self) -> None:
         """Ask it to shut down; safe from any thread and from a signal handler.
@@ -117,14 +115,26 @@ class Server:
         """
         self._request_stop("stop() was called")
 
-    # The two event loops
+    # Where it runs
+
+    @contextmanager
+    def _standard_streams(self, claimed: StandardStreams | None) -> Iterator[StandardStreams | None]:
+        """Standard input and output, where they are served; given back at the end if they were claimed here."""
+        if claimed is not None or not self.transport.uses_stdio:
+            yield claimed
+            return
+        streams = StandardStreams()
+        try:
+            yield streams
+        finally:
+            streams.release()
 
     def _run_in_own_loop(self, streams: StandardStreams | None) -> None:
         loop = asyncio.new_event_loop()
         asyncio.set_event_loop(loop)
         try:
             with signals.handled_by(loop, self._on_signal):
-                loop.run_until_complete(self._serve(streams, None, None))
+                loop.run_until_complete(self._serve(streams, None))
         finally:
             asyncio.set_event_loop(None)
             if not asyncio.all_tasks(loop):  # what could not be cancelled keeps its loop
@@ -133,17 +143,14 @@ class Server:
     def _run_in_daphnes_loop(self, streams: StandardStreams | None) -> None:
         from mcp_serving.serving import http
 
-        daphne_server = http.build(self._http_server)
-        http.check(daphne_server)
+        daphne = http.DaphneTransport(http.build(self._http_server))
         loop = http.loop
         asyncio.set_event_loop(loop)
         with signals.handled_by(loop, self._on_signal):
-            to_run: asyncio.Future[DaphneTransport] = loop.create_future()
-            serving = loop.create_task(self._serve(streams, daphne_server, to_run))
-            either: set[asyncio.Future[Any]] = {serving, to_run}
+            serving = loop.create_task(self._serve(streams, daphne))
+            either: set[asyncio.Future[Any]] = {serving, daphne.started}
             loop.run_until_complete(asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED))
-            if to_run.done():
-                daphne = to_run.result()
+            if daphne.started.done():
                 serving.add_done_callback(lambda _: daphne.stop())
                 try:
                     daphne.run()
@@ -155,50 +162,31 @@ class Server:
 
     # Its life, from the first await to the last
 
-    async def _serve(
-        self,
-        streams: StandardStreams | None,
-        daphne_server: DaphneServer | None,
-        to_run: asyncio.Future[DaphneTransport] | None,
-    ) -> None:
+    async def _serve(self, streams: StandardStreams | None, daphne: DaphneTransport | None) -> None:
         self._loop = asyncio.get_running_loop()
         if self._stop_reason:
-            self._stopping.set()
+            return
         runtime = Runtime.of(self._server)
-        stdio: StdioTransport | None = None
-        daphne: DaphneTransport | None = None
-        ours = None
-        if self.transport.uses_stdio:
-            if streams is None:
-                streams = ours = StandardStreams()
-            stdio = StdioTransport(streams, runtime.ledger, self._request_stop)
+        stdio = None if streams is None else StdioTransport(streams, runtime.ledger, self._request_stop)
         try:
-            served = await self._unless_stopping(self._open(runtime))
-            if served is None:
-                return
-            identity = await self._introduce()
-            if daphne_server is not None and to_run is not None:
-                from mcp_serving.serving.http import DaphneTransport
-
-                daphne = DaphneTransport(daphne_server, runtime.ledger)
-                to_run.set_result(daphne)
-                if (addresses := await self._unless_stopping(daphne.listening())) is None:
-                    return
-                self._announce(f"{identity} is at {self._where(addresses)}. Stop it with Ctrl-C or SIGTERM.")
-            if stdio is not None and streams is not None:
-                stdio.start(served)
-                hint = " This is a terminal: an MCP client is expected there." if streams.is_terminal else ""
-                self._announce(
-                    f"{identity} is on standard input and output.{hint} Stop it with Ctrl-C or by closing its input."
-                )
+            await self._unless_stopping(self._start(runtime, stdio, daphne))
             await self._stopping.wait()
         finally:
-            try:
-                await self._shut_down(runtime, stdio, daphne)
-            finally:
-                self._loop = None
-                if ours is not None:
-                    ours.release()
+            await self._shut_down(runtime, stdio, daphne)
+
+    async def _start(self, runtime: Runtime, stdio: StdioTransport | None, daphne: DaphneTransport | None) -> None:
+        """Enter the lifespan, then let the clients in."""
+        served = await self._open(runtime)
+        identity = await self._introduce()
+        if daphne is not None:
+            addresses = await daphne.listen(runtime.ledger)
+            self._announce(f"{identity} is at {self._where(addresses)}. Stop it with Ctrl-C or SIGTERM.")
+        if stdio is not None:
+            stdio.start(served)
+            hint = " This is a terminal: an MCP client is expected there." if stdio.is_terminal else ""
+            self._announce(
+                f"{identity} is on standard input and output.{hint} Stop it with Ctrl-C or by closing its input."
+            )
 
     async def _open(self, runtime: Runtime) -> LowLevelServer[Any]:
         if not self.transport.uses_http:
@@ -207,13 +195,14 @@ class Server:
 
         return await lifecycle.start(self._server)
 
-    async def _unless_stopping(self, coroutine: Coroutine[Any, Any, T]) -> T | None:
-        """What the coroutine returns, or None if the shutdown was asked for before."""
+    async def _unless_stopping(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        """Run the coroutine to its end, or until the shutdown is asked for."""
         work = asyncio.ensure_future(coroutine)
         stopping = asyncio.ensure_future(self._stopping.wait())
         try:
             await asyncio.wait({work, stopping}, return_when=asyncio.FIRST_COMPLETED)
-            return None if stopping.done() else work.result()
+            if work.done():
+                work.result()
         finally:
             stopping.cancel()
             work.cancel()
@@ -224,58 +213,67 @@ class Server:
         if self._stop_reason:
             self._announce(f"Shutting down: {self._stop_reason}.")
         ledger = runtime.ledger
-        ledger.draining = True
         self._deadline = Deadline(self.shutdown_timeout)
-        unanswered = await self._drain(ledger, daphne)
-        if unanswered:
-            self._deadline = Deadline(CLEANUP_SECONDS)
-        await self._cancel_what_is_left(ledger)
-        try:
-            await self._close(stdio)
-        finally:
-            if daphne is not None:
-                with self._deadline.scope():
-                    await daphne.close_connections()
-        if unanswered:
-            raise ShutdownTimeout(
-                f"The shutdown's deadline passed with {len(unanswered)} still running, now cancelled: "
-                f"{_listed(unanswered)}. It had {self.shutdown_timeout:g} seconds; see shutdown_timeout."
-            )
-
-    async def _drain(self, ledger: Ledger, daphne: DaphneTransport | None) -> list[str]:
-        """Steps 1 to 3: take nothing new, let the calls finish, end the streams; the calls that did not."""
-        assert self._deadline is not None
-        self._draining = True
         with self._deadline.scope():
-            if daphne is not None:
-                await daphne.stop_accepting()
-            await ledger.calls_answered()
-            for runtime in runtimes():
-                runtime.end_subscriptions()
-            for stream in ledger.streams:
-                stream.end()
-            await ledger.empty()
-        self._draining = False
-        return [call.what for call in ledger.calls]
+            await self._drain(ledger, daphne)
+        unfinished = ledger.names
+        # Whatever happened before, the user's own cleanup has its second.
+        self._deadline = Deadline(max(self._deadline.remaining, CLEANUP_SECONDS), at_least=CLEANUP_SECONDS)
+        await self._cancel_what_is_left(ledger)
+        # For threads that nobody can cancel there is no use in waiting, but their tasks need a moment to be ended.
+        cut_short, errors = await self._close(stdio, share=0.1 if ledger.left else 0.5)
+        unfinished += cut_short
+        if daphne is not None:
+            unfinished += await daphne.close_connections(self._deadline)
+        if unfinished:
+            errors.append(
+                ShutdownTimeout(
+                    f"The shutdown's deadline passed with {len(unfinished)} still running, now cancelled: "
+                    f"{_listed(unfinished)}. It had {self.shutdown_timeout:g} seconds; see shutdown_timeout."
+                )
+            )
+        _raise_the_last(errors)
+
+    async def _drain(self, ledger: Ledger, daphne: DaphneTransport | None) -> None:
+        """Steps 1 to 3: take nothing new, let the calls finish, end the streams."""
+        ledger.draining = True
+        if daphne is not None:
+            # A client with every connection in use, as the SDK's often is, needs a new one to answer a question.
+            await ledger.questions_over()
+            await daphne.stop_accepting()
+        await ledger.calls_answered()
+        for runtime in runtimes():
+            runtime.end_subscriptions()
+        for stream in ledger.streams:
+            stream.end()
+        await ledger.empty()
 
     async def _cancel_what_is_left(self, ledger: Ledger) -> None:
         assert self._deadline is not None
-        left = [*ledger.calls, *ledger.streams]
-        for exchange in left:
+        for exchange in ledger.left:
             exchange.cancel()
-        if left:
-            with self._deadline.scope(share=0.25):
-                await ledger.empty()
+        with self._deadline.scope(share=0.2):
+            await ledger.settled()
+        for exchange in ledger.left:
+            await exchange.abandon()
 
-    async def _close(self, stdio: StdioTransport | None) -> None:
-        """Step 4: leave the session managers and the lifespans."""
+    async def _close(self, stdio: StdioTransport | None, share: float) -> tuple[list[str], list[Exception]]:
+        """Step 4: leave the session managers and the lifespans; what was cut short, and what was raised."""
         assert self._deadline is not None
-        try:
-            if stdio is not None:
-                await stdio.close(self._deadline)
-        finally:
-            for runtime in runtimes():
-                await runtime.close(self._deadline)
+        cut_short: list[str] = []
+        errors: list[Exception] = []
+        if stdio is not None:
+            try:
+                await stdio.close(self._deadline, share)
+            except Exception as error:
+                errors.append(error)
+        for runtime in runtimes():
+            try:
+                if not await runtime.close(self._deadline, share):
+                    cut_short.append(f"the cleanup of the lifespan of {runtime.server.name!r}")
+            except Exception as error:
+                errors.append(error)
+        return cut_short, errors
 
     def _request_stop(self, reason: str) -> None:
         if not self._stop_reason:
@@ -290,7 +288,7 @@ class Server:
             self._request_stop(f"received {number.name}")
         else:
             self._announce(f"Received {number.name} during the shutdown: cancelling what is left.")
-            self._deadline.cut(0 if self._draining else CLEANUP_SECONDS)
+            self._deadline.cut()
 
     # What it says when it is ready
 
@@ -311,6 +309,14 @@ class Server:
                 "No StreamableHTTPHandler of this MCP server is mounted: over HTTP, MCP is not to be reached."
             )
         return ", ".join(address + path for address in addresses for path in paths or [""])
+
+
+def _raise_the_last(errors: list[Exception]) -> None:
+    """Raise the last error; those before it would be lost, and are logged."""
+    for error in errors[:-1]:
+        logger.error("The shutdown went on after an error.", exc_info=error)
+    if errors:
+        raise errors[-1]
 
 
 def _listed(names: list[str], most: int = 10) -> str:

@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 
 import anyio
 
+from mcp_serving.asgi import draining
 from mcp_serving.ledger import Exchange, Ledger, current_exchange
 
 Scope: TypeAlias = MutableMapping[str, Any]
@@ -97,11 +98,19 @@ class Guard:
 
     async def _serve_http(self, scope: Scope, receive: Receive, send: Send) -> None:
         if self._ledger.draining:
-            await refuse_for_shutdown(send)
-            return
+            if (answer := await draining.answer_of_a_session(scope, receive)) is None:
+                await refuse_for_shutdown(send)
+                return
+            receive = answer
         exchange = self._ledger.open(f"{scope['method']} {scope['path'][:100]!r}")
         exchange.task = asyncio.current_task()
         wire = _HTTPWire(exchange, receive, send)
+
+        async def refuse() -> None:
+            if not await wire.fail(503, "The server is shutting down.\n"):
+                self._break_off(send)
+
+        exchange.answer_instead = refuse
         token = current_exchange.set(exchange)
         try:
             await self._app({**scope, _EXCHANGE: exchange}, wire.receive, wire.send)
@@ -109,8 +118,7 @@ class Guard:
         except asyncio.CancelledError:
             if not self._ledger.draining:
                 raise
-            if not await wire.fail(503, "The server is shutting down.\n"):
-                self._break_off(send)
+            await refuse()
         except Exception:
             logger.exception("%s %r raised an exception.", scope["method"], scope["path"])
             if not await wire.fail(500, "Internal Server Error\n"):

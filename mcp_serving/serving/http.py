@@ -15,6 +15,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import anyio
 from daphne.server import Server as DaphneServer
 from daphne.server import twisted_loop
 from twisted.internet import reactor as installed_reactor
@@ -35,6 +36,7 @@ from mcp_serving.errors import (
 if TYPE_CHECKING:
     from twisted.python.failure import Failure
 
+    from mcp_serving.deadline import Deadline
     from mcp_serving.ledger import Ledger
 
 reactor: Any = installed_reactor
@@ -46,9 +48,12 @@ loop: asyncio.AbstractEventLoop = twisted_loop
 def build(http_server: object) -> Any:
     """The Daphne server that was given, or that the given callable returns.
 
+    Everything about it that can be found wrong is found before it listens.
+
     Raises:
         InvalidHTTPServer: it is none.
-        InvalidEndpoint: Daphne ended the process because it was given no endpoint.
+        NoApplication: it has no application.
+        InvalidEndpoint: it has no endpoint, or one that Twisted cannot use.
     """
     if not isinstance(http_server, DaphneServer) and callable(http_server):
         try:
@@ -62,16 +67,11 @@ def build(http_server: object) -> Any:
             f"http_server must be a daphne.server.Server or a callable returning one, "
             f"not {type(http_server).__module__}.{type(http_server).__qualname__}."
         )
+    _check(http_server)
     return http_server
 
 
-def check(server: Any) -> None:
-    """Find everything about the server that can be found wrong before it listens.
-
-    Raises:
-        NoApplication: it has no application.
-        InvalidEndpoint: Twisted cannot use one of its endpoints.
-    """
+def _check(server: Any) -> None:
     if not callable(server.application):
         raise NoApplication(
             f"The Daphne server's application is {server.application!r}, not an ASGI application: "
@@ -104,13 +104,14 @@ class DaphneTransport:
     ``signal_handlers`` are off: signals start the graceful shutdown instead.
     """
 
-    def __init__(self, server: Any, ledger: Ledger) -> None:
+    def __init__(self, server: Any) -> None:
+        self.started: asyncio.Future[None] = loop.create_future()
+        """Done once ``run`` may be called: Daphne runs the event loop itself."""
         self._server = server
         self._ports: list[Any] = []
         self._failure: ListenError | None = None
         self._pending = len(server.endpoints)
         self._listening = asyncio.Event()
-        server.application = Guard(server.application, ledger, abort=_abort, go_away=_go_away)
         server.signal_handlers = False
         # Only here can the result of listening be seen: Daphne logs a failure and runs on, or ends with 0.
         server.listen_success = partial(self._listens, server.listen_success)
@@ -120,12 +121,14 @@ class DaphneTransport:
         """Listen and serve; returns once ``stop`` was called."""
         self._server.run()
 
-    async def listening(self) -> list[str]:
-        """Wait until every endpoint is bound; their addresses, as a client writes them.
+    async def listen(self, ledger: Ledger) -> list[str]:
+        """Have ``run`` called, and wait until every endpoint is bound; their addresses, as a client writes them.
 
         Raises:
             ListenError: one of them cannot be bound.
         """
+        self._server.application = Guard(self._server.application, ledger, abort=_abort, go_away=_go_away)
+        self.started.set_result(None)
         await self._listening.wait()
         if self._failure is not None:
             raise self._failure
@@ -153,11 +156,13 @@ class DaphneTransport:
         for port in ports:
             await maybeDeferred(port.stopListening).asFuture(loop)
 
-    async def close_connections(self) -> None:
-        """Close every connection once what was written to it has left."""
-        connections = [reader for reader in _selectables() if isinstance(reader, ServerConnection)]
-        if connections:
-            await asyncio.wait([_closed(connection) for connection in connections])
+    async def close_connections(self, deadline: Deadline) -> list[str]:
+        """Close every connection once its client has read what was written to it; what was not read."""
+        await self.stop_accepting()
+        connections = [_Closing(reader, deadline) for reader in _selectables() if isinstance(reader, ServerConnection)]
+        await asyncio.gather(*(connection.closed() for connection in connections))
+        unread = sum(connection.unread for connection in connections)
+        return [f"{unread} client{'' if unread == 1 else 's'} reading an answer"] if unread else []
 
     def stop(self) -> None:
         """End ``run``, without waiting for anything that is left."""
@@ -173,21 +178,48 @@ def _selectables() -> set[Any]:
     return {*reactor.getReaders(), *reactor.getWriters()}
 
 
-def _closed(connection: Any) -> asyncio.Future[None]:
-    """Close a connection when its buffer is empty; done when that has happened."""
-    closed = loop.create_future()
-    connection_lost = connection.connectionLost
+class _Closing:
+    """A connection that is closed as soon as its client has read everything, or has stopped reading."""
 
-    def tell(reason: Failure) -> None:
-        connection_lost(reason)
-        if not closed.done():
-            closed.set_result(None)
+    STALLED_SECONDS = 1.0
+    """A client that takes nothing for so long is not waited for."""
 
-    connection.connectionLost = tell
-    if isinstance(connection.protocol, TLSMemoryBIOProtocol):
-        connection.protocol.loseConnection()  # type: ignore[no-untyped-call]  # TLS's goodbye; no wait for its answer
-    connection.loseConnection()
-    return closed
+    def __init__(self, connection: Any, deadline: Deadline) -> None:
+        self.unread = False
+        self._connection = connection
+        self._deadline = deadline
+        self._closed: asyncio.Future[None] = loop.create_future()
+        self._stalled = anyio.CancelScope()
+        self._connection_lost = connection.connectionLost
+        self._write_some_data = connection.writeSomeData
+        connection.connectionLost = self._lost
+        connection.writeSomeData = self._write
+
+    async def closed(self) -> None:
+        if isinstance(self._connection.protocol, TLSMemoryBIOProtocol):
+            # TLS's goodbye, without a wait for the client's.
+            self._connection.protocol.loseConnection()  # type: ignore[no-untyped-call]
+        self._connection.unregisterProducer()  # who waits for the buffer to empty would keep it from closing
+        self._connection.loseConnection()
+        with self._deadline.scope(), self._stalled:
+            self._expect_progress()
+            await self._closed
+            return
+        self.unread = True
+        self._connection.abortConnection()
+
+    def _expect_progress(self) -> None:
+        self._stalled.deadline = anyio.current_time() + self.STALLED_SECONDS
+
+    def _write(self, data: bytes) -> Any:
+        written = self._write_some_data(data)
+        self._expect_progress()
+        return written
+
+    def _lost(self, reason: Failure) -> None:
+        self._connection_lost(reason)
+        if not self._closed.done():
+            self._closed.set_result(None)
 
 
 def _address(port: Any) -> str:

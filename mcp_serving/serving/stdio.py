@@ -48,6 +48,7 @@ class StdioTransport:
     """
 
     def __init__(self, streams: StandardStreams, ledger: Ledger, on_end: Callable[[str], None]) -> None:
+        self.is_terminal = streams.is_terminal
         self._wire = _Wire(streams, ledger, on_end)
         self._serving: asyncio.Task[None] | None = None
 
@@ -55,13 +56,13 @@ class StdioTransport:
         serving = server.run(self._wire, _Outbound(self._wire), server.create_initialization_options())
         self._serving = asyncio.create_task(serving, name="MCP over stdio")
 
-    async def close(self, deadline: Deadline) -> None:
+    async def close(self, deadline: Deadline, share: float) -> None:
         """Stop serving: cancels what is still running, and gives up on threads that nobody can cancel."""
         self._wire.close()
         if self._serving is None:
             self._wire.give_up_writing()
             return
-        with deadline.scope(share=0.5):
+        with deadline.scope(share):
             await asyncio.wait({self._serving})
         self._wire.give_up_writing()
         if not self._serving.done():

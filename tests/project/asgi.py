@@ -1,3 +1,4 @@
+import asyncio
 import json
 import os
 from typing import Any
@@ -23,6 +24,8 @@ other = StreamableHTTPHandler(mcp.make_server())
 class Chat(AsyncWebsocketConsumer):
     async def disconnect(self, code: int) -> None:
         note(f"websocket disconnected with {code}")
+        await asyncio.sleep(0.3)
+        note("websocket cleaned up")
 
 
 async def broken(scope: Any, receive: Any, send: Any) -> None:

@@ -107,6 +107,16 @@ async def ask(ctx: Context) -> str:
 
 
 @server.tool()
+async def ask_slowly(ctx: Context) -> str:
+    """Asks a second after its first progress notification."""
+    await ctx.report_progress(1, 2, "before")
+    await anyio.sleep(1)
+    answer = await ask(ctx)
+    await ctx.report_progress(2, 2, "after")
+    return answer
+
+
+@server.tool()
 def shout() -> str:
     """Everything that a tool can do to standard output, and one thing to standard input."""
     print("printed by the tool")
@@ -156,8 +166,14 @@ def hello(name: str) -> str:
 empty = MCPServer("empty-server")
 
 
+@asynccontextmanager
+async def other_lifespan(_: MCPServer[Any]) -> AsyncIterator[None]:
+    yield
+    note("other lifespan left")
+
+
 def make_server() -> MCPServer[Any]:
-    made = MCPServer("made-server")
+    made = MCPServer("made-server", lifespan=other_lifespan)
     made.add_tool(echo)
     return made
 

@@ -1,8 +1,12 @@
 import asyncio
+import gc
+import os
+import threading
 import time
 from collections.abc import AsyncIterator
+from pathlib import Path
 
-from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
+from django.http import HttpRequest, HttpResponse, JsonResponse, StreamingHttpResponse
 from django.urls import path
 
 from tests.project.events import note
@@ -22,7 +26,10 @@ def slow(request: HttpRequest) -> HttpResponse:
 
 async def slow_async(request: HttpRequest) -> HttpResponse:
     note("async view started")
-    await asyncio.sleep(float(request.GET["seconds"]))
+    try:
+        await asyncio.sleep(float(request.GET["seconds"]))
+    finally:
+        note("async view finally")
     return HttpResponse("slow async view finished")
 
 
@@ -36,7 +43,26 @@ def broken_stream(request: HttpRequest) -> StreamingHttpResponse:
     return StreamingHttpResponse(parts())
 
 
+def resident_memory() -> int:
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGESIZE")
+
+
+async def internals(request: HttpRequest) -> JsonResponse:
+    """What could grow: bench/soak.py compares it."""
+    gc.collect()
+    return JsonResponse(
+        {
+            "tasks": len(asyncio.all_tasks()),
+            "threads": threading.active_count(),
+            "descriptors": len(os.listdir("/proc/self/fd")),
+            "memory": resident_memory(),
+        }
+    )
+
+
 urlpatterns = [
+    path("internals/", internals),
     path("quick/", quick),
     path("slow/", slow),
     path("slow-async/", slow_async),

@@ -4,7 +4,6 @@ import atexit
 import logging
 import os
 import sys
-import threading
 import traceback
 from argparse import ArgumentParser
 from collections.abc import Iterator
@@ -160,24 +159,15 @@ def _one_line_errors() -> Iterator[None]:
 
 
 def _leave(status: Any) -> NoReturn:
-    """End the process, even if a thread would keep it from ending.
+    """End the process at once, whatever its threads are doing.
 
     Worker threads are not daemons: an idle one of anyio's, or one in a call that nobody can cancel, would
-    hold up the interpreter's exit. The shutdown has waited for it as long as it may.
+    hold up the interpreter's exit. The shutdown has waited for it as long as it may. Without any, taking
+    the interpreter apart would still take longer than the whole shutdown of an idle server.
     """
-    if _flushed() and all(thread.daemon or thread is threading.main_thread() for thread in threading.enumerate()):
-        sys.exit(status)
     atexit._run_exitfuncs()
     logging.shutdown()
-    _flushed()
-    os._exit(status if isinstance(status, int) else 0 if status is None else 1)
-
-
-def _flushed() -> bool:
-    """Whether both streams could be flushed; the interpreter's exit would turn a failure into status 120."""
-    try:
-        for stream in filter(None, (sys.stdout, sys.stderr)):
+    for stream in filter(None, (sys.stdout, sys.stderr)):  # None where it was started with them closed
+        with suppress(OSError, ValueError):
             stream.flush()
-    except (OSError, ValueError):
-        return False
-    return True
+    os._exit(status if isinstance(status, int) else 0 if status is None else 1)

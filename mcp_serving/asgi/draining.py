@@ -1,0 +1,59 @@
+"""What still gets through while a shutdown drains: a client's part in a call that is in flight.
+
+A call of a session up to 2025-11-25 may ask its client something, and the answer comes as a request of its own.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mcp.server.streamable_http import MCP_SESSION_ID_HEADER
+from mcp.server.streamable_http_manager import DEFAULT_MAX_REQUEST_BODY_SIZE
+from mcp_types import JSONRPCRequest, jsonrpc_message_adapter
+
+if TYPE_CHECKING:
+    from mcp_serving.asgi.guard import Message, Receive, Scope
+
+
+async def answer_of_a_session(scope: Scope, receive: Receive) -> Receive | None:
+    """For a POST of a session that asks for nothing new, its body to be received again; else None.
+
+    An answer to the server's question, or a notification such as a cancellation.
+    """
+    if scope["method"] != "POST" or not _has_session(scope):
+        return None
+    body = await _body(receive)
+    if body is None or _asks_for_something(body):
+        return None
+    messages: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def receive_again() -> Message:
+        return messages.pop() if messages else await receive()
+
+    return receive_again
+
+
+def _has_session(scope: Scope) -> bool:
+    return any(name == MCP_SESSION_ID_HEADER.encode() for name, _ in scope["headers"])
+
+
+async def _body(receive: Receive) -> bytes | None:
+    """The whole body; None if it is too long for any message, or its client has left."""
+    body = b""
+    more = True
+    while more:
+        message = await receive()
+        if message["type"] != "http.request":
+            return None
+        body += message.get("body", b"")
+        more = message.get("more_body", False)
+        if len(body) > DEFAULT_MAX_REQUEST_BODY_SIZE:
+            return None
+    return body
+
+
+def _asks_for_something(body: bytes) -> bool:
+    try:
+        return isinstance(jsonrpc_message_adapter.validate_json(body, by_name=False), JSONRPCRequest)
+    except ValueError:
+        return True

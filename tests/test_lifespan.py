@@ -1,0 +1,168 @@
+"""The server's lifespan is left exactly once, in the task that entered it, however serving ends."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+import urllib.request
+from collections.abc import Callable
+
+import pytest
+
+from tests.harness import (
+    INITIALIZE,
+    INITIALIZED,
+    Events,
+    Process,
+    call,
+    environment,
+    free_port,
+    runmcp,
+    running,
+    serving_http,
+    tcp,
+    text_of,
+    wait_until,
+)
+from tests.http_client import Clients
+from tests.test_shutdown_http import SOON, gone, send_call
+
+ONCE = ["lifespan entered", "lifespan left"]
+
+
+def close_stdin(process: Process) -> None:
+    assert process.popen.stdin is not None
+    process.popen.stdin.close()
+
+
+def terminate(process: Process) -> None:
+    process.signal(signal.SIGTERM)
+
+
+async def state_over_http(address: str) -> str:
+    async with Clients(address) as clients:
+        answer = await (await send_call(clients, "state", generation="2026-07-28")).answer()
+        return text_of(answer.messages[-1])
+
+
+@pytest.mark.parametrize("end", [close_stdin, terminate])
+def test_both_transports_share_one_lifespan(end: Callable[[Process], None], events: Events) -> None:
+    with serving_http(transport="both", env=events.env) as (process, address):
+        process.send(INITIALIZE, INITIALIZED, call(1, "state"))
+        assert [process.receive()["id"], text_of(process.receive())] == ["initialize", "shared"]
+        assert asyncio.run(state_over_http(address)) == "shared"
+        end(process)
+        assert asyncio.run(gone(process)) == 0
+    assert events.all() == ONCE
+
+
+@pytest.mark.parametrize("transport", ["http", "both"])
+def test_a_listen_failure_leaves_the_lifespan(transport: str, events: Events) -> None:
+    with serving_http() as (_, address):
+        taken = {"TEST_ENDPOINTS": tcp(int(address.rpartition(":")[2]))}
+        with runmcp("--transport", transport, env={**events.env, **taken}) as process:
+            assert process.wait() == 1
+            assert "address already in use" in process.errors.lower()
+            assert "Traceback" not in process.errors
+    assert events.all() == ONCE
+
+
+@pytest.mark.parametrize("transport", ["stdio", "http", "both"])
+def test_a_signal_before_the_lifespan_is_entered_is_a_clean_end(transport: str, events: Events) -> None:
+    slow = {**events.env, "TEST_LIFESPAN": "slow start", "TEST_ENDPOINTS": tcp(free_port())}
+    with runmcp("--transport", transport, env=slow) as process:
+        events.wait_for("lifespan starting")
+        process.signal(signal.SIGTERM)
+        assert asyncio.run(gone(process)) == 0
+        assert "Traceback" not in process.errors
+    assert events.all() == ["lifespan starting"]
+
+
+@pytest.mark.parametrize("transport", ["stdio", "http"])
+def test_a_cleanup_that_raises_is_reported(transport: str, events: Events) -> None:
+    failing = {**events.env, "TEST_LIFESPAN": "cleanup raises", "TEST_ENDPOINTS": tcp(free_port())}
+    with runmcp("--transport", transport, env=failing) as process:
+        process.wait_for(" is (at|on) ")
+        process.signal(signal.SIGTERM)
+        assert asyncio.run(gone(process)) == 1
+        assert process.errors.count("RuntimeError: the cleanup fails") == 1
+    assert events.all() == ONCE
+
+
+def test_a_cleanup_that_raises_keeps_nothing_else_from_being_left(events: Events) -> None:
+    failing = {**events.env, "TEST_LIFESPAN": "cleanup raises"}
+    with serving_http("--shutdown-timeout", "1", env=failing) as (process, address):
+
+        async def talk() -> None:
+            async with Clients(address) as clients:
+                other = await send_call(clients, "echo", generation="2026-07-28", path="/other", text="x")
+                assert text_of((await other.answer()).messages[-1]) == "x"
+                await send_call(clients, "slow", generation="2026-07-28", seconds=60)
+                await asyncio.to_thread(events.wait_for, "slow started")
+                process.signal(signal.SIGTERM)
+                assert await gone(process, within=1 + SOON) == 1
+
+        asyncio.run(talk())
+        assert process.errors.count("RuntimeError: the cleanup fails") == 1
+        assert "tools/call 'slow'" in process.errors
+    assert events.all().count("lifespan left") == 1
+    assert events.all()[-1] == "other lifespan left"
+
+
+@pytest.mark.parametrize("transport", ["stdio", "http"])
+def test_a_cleanup_that_hangs_is_cut_at_the_deadline(transport: str, events: Events) -> None:
+    hanging = {**events.env, "TEST_LIFESPAN": "cleanup hangs", "TEST_ENDPOINTS": tcp(free_port())}
+    with runmcp("--transport", transport, "--shutdown-timeout", "1", env=hanging) as process:
+        process.wait_for(" is (at|on) ")
+        process.signal(signal.SIGTERM)
+        assert asyncio.run(gone(process, within=1 + SOON)) == 1
+        assert "the cleanup of the lifespan of 'test-server'" in process.errors
+        assert "Traceback" not in process.errors
+    assert events.all() == [*ONCE, "cleanup cut"]
+
+
+def test_a_signal_cuts_a_cleanup_that_hangs(events: Events) -> None:
+    with runmcp("--shutdown-timeout", "30", env={**events.env, "TEST_LIFESPAN": "cleanup hangs"}) as process:
+        process.wait_for("is on standard input")
+        process.signal(signal.SIGTERM)
+        events.wait_for("lifespan left")
+        process.signal(signal.SIGTERM)
+        assert asyncio.run(gone(process, within=1 + SOON)) == 1
+    assert events.all() == [*ONCE, "cleanup cut"]
+
+
+SERVERS = {
+    "daphne": ["daphne", "--bind", "127.0.0.1", "--port"],
+    "uvicorn": ["uvicorn", "--host", "127.0.0.1", "--port"],
+}
+
+
+@pytest.mark.parametrize("server", SERVERS)
+def test_another_asgi_server_leaves_the_lifespan_when_it_is_stopped(server: str, events: Events) -> None:
+    port = free_port()
+    module, *options = SERVERS[server]
+    command = [sys.executable, "-m", module, *options, str(port), "tests.project.asgi:application"]
+    with running(command, env=environment(**events.env)) as process:
+        address = f"http://127.0.0.1:{port}"
+
+        def answers() -> bool:
+            try:
+                return urllib.request.urlopen(f"{address}/quick/").read() == b"quick"
+            except OSError:
+                return False
+
+        wait_until(answers, "an answer")
+        assert asyncio.run(state_over_http(address)) == "shared"
+
+        async def echo() -> None:
+            async with Clients(address) as clients:
+                assert (
+                    await (await send_call(clients, "echo", generation="2025-11-25", text="x")).answer()
+                ).status == 200
+
+        asyncio.run(echo())  # leaves an idle worker thread behind
+        process.signal(signal.SIGTERM)
+        process.wait()
+        assert "Traceback" not in process.errors
+    assert events.all() == ONCE
