@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
-import sys
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
@@ -22,7 +20,6 @@ CLOSE_SECONDS = 5.0
 """How long closing may take where no ``Server`` gives a deadline."""
 
 _handlers: WeakSet[StreamableHTTPHandler] = WeakSet()
-_closed_with_daphne: WeakSet[asyncio.AbstractEventLoop] = WeakSet()
 
 
 def register(handler: StreamableHTTPHandler) -> None:
@@ -53,23 +50,3 @@ async def close() -> None:
             await runtime.close(deadline)
         except Exception:
             logger.exception("The lifespan of the MCP server failed while it was left.")
-
-
-def close_with_daphne() -> None:
-    """Under plain ``daphne``, which has no lifespan: close when its reactor stops.
-
-    Looked up, not imported: where Daphne does not run the loop, nobody needs it.
-    """
-    loop = asyncio.get_running_loop()
-    daphne = sys.modules.get("daphne.server")
-    if daphne is None or daphne.twisted_loop is not loop or loop in _closed_with_daphne:
-        return
-    _closed_with_daphne.add(loop)
-    from twisted.internet import reactor as installed_reactor
-    from twisted.internet.defer import Deferred
-
-    def closed() -> Deferred[None]:
-        return Deferred.fromFuture(loop.create_task(close()))
-
-    reactor: Any = installed_reactor
-    reactor.addSystemEventTrigger("before", "shutdown", closed)

@@ -24,7 +24,8 @@ from twisted.internet.endpoints import serverFromString
 from twisted.internet.tcp import Server as ServerConnection
 from twisted.protocols.tls import TLSMemoryBIOFactory, TLSMemoryBIOProtocol
 
-from mcp_serving.asgi.guard import Guard, Send
+from mcp_serving.asgi.guard import Guard
+from mcp_serving.conf import cause_of
 from mcp_serving.errors import (
     InvalidEndpoint,
     InvalidHTTPServer,
@@ -47,7 +48,7 @@ def build(http_server: object) -> Any:
     """The Daphne server that was given, or that the given callable returns.
 
     Raises:
-        InvalidHTTPServer: it is none.
+        InvalidHTTPServer: it is none, or the callable failed.
         InvalidEndpoint: Daphne ended the process because it was given no endpoint.
     """
     if not isinstance(http_server, DaphneServer) and callable(http_server):
@@ -57,6 +58,8 @@ def build(http_server: object) -> Any:
             raise InvalidEndpoint(
                 "The Daphne server has no endpoint: give it endpoints=['tcp:port=8000:interface=127.0.0.1']."
             ) from None
+        except Exception as error:
+            raise InvalidHTTPServer(f"The callable that builds the Daphne server failed: {cause_of(error)}.") from error
     if not isinstance(http_server, DaphneServer):
         raise InvalidHTTPServer(
             f"http_server must be a daphne.server.Server or a callable returning one, "
@@ -110,7 +113,7 @@ class DaphneTransport:
         self._failure: ListenError | None = None
         self._pending = len(server.endpoints)
         self._listening = asyncio.Event()
-        server.application = Guard(server.application, ledger, abort=_abort, go_away=_go_away)
+        server.application = Guard(server.application, ledger)
         server.signal_handlers = False
         # Only here can the result of listening be seen: Daphne logs a failure and runs on, or ends with 0.
         server.listen_success = partial(self._listens, server.listen_success)
@@ -197,20 +200,3 @@ def _address(port: Any) -> str:
     scheme = "https" if isinstance(port.factory, TLSMemoryBIOFactory) else "http"
     name = f"[{host.host}]" if ":" in host.host else host.host
     return f"{scheme}://{name}:{host.port}"
-
-
-def _protocol(send: Send) -> Any:
-    """Daphne's protocol object of the connection that its ``send`` writes to."""
-    return send.args[0] if isinstance(send, partial) else None
-
-
-def _abort(send: Send) -> None:
-    """Break off a response that cannot be completed, so that its client does not take it for a whole one."""
-    if (protocol := _protocol(send)) is not None and protocol.transport is not None:
-        protocol.transport.loseConnection()
-
-
-def _go_away(send: Send) -> None:
-    """Close a WebSocket with 1001; ``websocket.close`` cannot, Autobahn keeps that code for itself."""
-    if (protocol := _protocol(send)) is not None and protocol.state == protocol.STATE_OPEN:
-        protocol.sendCloseFrame(code=1001)
