@@ -12,9 +12,6 @@ from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from functools import partial
 from typing import Any
-from weakref import WeakSet
-
-_told: WeakSet[asyncio.AbstractEventLoop] = WeakSet()
 
 
 def abort(send: Callable[..., Awaitable[None]]) -> None:
@@ -59,22 +56,24 @@ def _ends_of(send: Callable[..., Awaitable[None]]) -> tuple[Any, Any]:
     return None, None
 
 
-def close_with(close: Callable[[], Coroutine[Any, Any, None]], seconds: float) -> None:
-    """If Daphne runs this event loop, which knows no ASGI lifespan: ``close`` when it shuts down.
+def runs(loop: asyncio.AbstractEventLoop) -> bool:
+    """Whether it is the event loop that Daphne's module has installed."""
+    daphne = sys.modules.get("daphne.server")
+    return daphne is not None and daphne.twisted_loop is loop
+
+
+def close_with(loop: asyncio.AbstractEventLoop, close: Callable[[], Coroutine[Any, Any, None]], seconds: float) -> None:
+    """Run ``close`` in Daphne's loop when Daphne shuts down, of which ASGI does not tell: it speaks no lifespan.
 
     Args:
-        close: is run in the loop, once.
+        loop: Daphne's event loop, which is running.
+        close: may be called twice.
         seconds: how long it takes at the most.
     """
-    loop = asyncio.get_running_loop()
-    daphne = sys.modules.get("daphne.server")
-    if daphne is None or daphne.twisted_loop is not loop or loop in _told:
-        return
-    _told.add(loop)
     _close_with_reactor(loop, close)
     if threading.current_thread() is not threading.main_thread():
         # Not a daemon: the interpreter waits for it, and before it for the main thread.
-        threading.Thread(target=_close_with_main_thread, args=(loop, close, seconds)).start()
+        threading.Thread(target=_close_with_main_thread, args=(loop, close, seconds), daemon=False).start()
 
 
 def _close_with_reactor(loop: asyncio.AbstractEventLoop, close: Callable[[], Coroutine[Any, Any, None]]) -> None:
@@ -88,10 +87,7 @@ def _close_with_reactor(loop: asyncio.AbstractEventLoop, close: Callable[[], Cor
 def _close_with_main_thread(
     loop: asyncio.AbstractEventLoop, close: Callable[[], Coroutine[Any, Any, None]], seconds: float
 ) -> None:
-    """Under ``runserver``, whose autoreload ends the main thread while the reactor runs on in another.
-
-    Closing also ends the idle worker threads of the tools, which would keep the old process from ending.
-    """
+    """Under ``runserver``, whose autoreload ends the main thread while the reactor runs on in another."""
     threading.main_thread().join()
     with suppress(RuntimeError, TimeoutError):  # the loop is closed, or hangs
         asyncio.run_coroutine_threadsafe(close(), loop).result(seconds)

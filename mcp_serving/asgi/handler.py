@@ -12,7 +12,7 @@ from django.urls import re_path
 from django.urls.exceptions import Resolver404
 
 from mcp_serving import sdk
-from mcp_serving.asgi import daphne, hosts, lifecycle, page
+from mcp_serving.asgi import hosts, lifecycle, page
 from mcp_serving.asgi.guard import ASGIApp, Guard, Receive, Scope, Send, respond, wire_of
 from mcp_serving.runtime import Runtime
 
@@ -111,6 +111,7 @@ class StreamableHTTPHandler:
         and the handlers of other MCP servers that a request has started since.
         """
         await receive()
+        lifecycle.see_to_the_end(told=True)
         try:
             await lifecycle.start(self._server)
         except Exception as error:
@@ -159,7 +160,7 @@ class StreamableHTTPHandler:
         """
         runtime = Runtime.of(self._server)
         view = await runtime.open()
-        daphne.close_with(lifecycle.close, lifecycle.CLOSE_SECONDS)
+        lifecycle.see_to_the_end()
         return await runtime.open_on_top(self, lambda: self._run(view))
 
     async def _mounted_or_503(self, send: Send) -> Mounted | None:

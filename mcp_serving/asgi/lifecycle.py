@@ -1,11 +1,15 @@
-"""Starting and closing handlers where no ``Server`` does it: ASGI lifespan, plain ``daphne``."""
+"""Starting and closing handlers where no ``Server`` does it: ASGI lifespan, plain ``daphne``, neither."""
 
 from __future__ import annotations
 
+import asyncio
 import logging
+from functools import partial
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
+from mcp_serving import conf
+from mcp_serving.asgi import daphne, signals
 from mcp_serving.deadline import Deadline
 from mcp_serving.runtime import Runtime, runtimes
 
@@ -20,6 +24,7 @@ CLOSE_SECONDS = 5.0
 """How long closing may take where no ``Server`` gives a deadline."""
 
 _handlers: WeakSet[StreamableHTTPHandler] = WeakSet()
+_seen_to: WeakSet[asyncio.AbstractEventLoop] = WeakSet()
 
 
 def register(handler: StreamableHTTPHandler) -> None:
@@ -40,6 +45,41 @@ async def start(server: LowLevelServer[Any]) -> LowLevelServer[Any]:
     for handler in handlers_of(server):
         await handler.start()
     return await Runtime.of(server).open()
+
+
+def see_to_the_end(*, told: bool = False) -> None:
+    """Once for each event loop: have the handlers in it closed when its web server stops.
+
+    Args:
+        told: whether somebody closes them anyway, because the web server speaks the ASGI lifespan.
+    """
+    loop = asyncio.get_running_loop()
+    if loop in _seen_to:
+        return
+    _seen_to.add(loop)
+    if daphne.runs(loop):
+        daphne.close_with(loop, close, CLOSE_SECONDS)
+    else:
+        signals.run_before_the_server_hears(partial(_come_to_rest, closes=not told))
+
+
+async def _come_to_rest(*, closes: bool) -> None:
+    """What no other web server does for MCP: it would wait for a standing stream for ever, or be gone at once."""
+    with Deadline(conf.configuration().shutdown_timeout).scope():
+        for runtime in runtimes():
+            await _drain(runtime)
+    if closes:
+        await close()
+
+
+async def _drain(runtime: Runtime) -> None:
+    ledger = runtime.ledger
+    ledger.draining = True
+    await ledger.calls_answered()
+    runtime.end_subscriptions()
+    for stream in ledger.streams:
+        stream.end()
+    await ledger.empty()
 
 
 async def close() -> None:
