@@ -213,7 +213,7 @@ class Server:
         stopping = asyncio.ensure_future(self._stopping.wait())
         try:
             await asyncio.wait({work, stopping}, return_when=asyncio.FIRST_COMPLETED)
-            return None if stopping.done() else work.result()
+            return work.result() if work.done() else None
         finally:
             stopping.cancel()
             work.cancel()

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from functools import partial
 from typing import TYPE_CHECKING, Any
-from weakref import WeakSet
+from weakref import WeakKeyDictionary, WeakSet
 
 from mcp_serving import conf
 from mcp_serving.asgi import daphne, signals
@@ -23,12 +23,13 @@ logger = logging.getLogger(__name__)
 CLOSE_SECONDS = 5.0
 """How long closing may take where no ``Server`` gives a deadline."""
 
-_handlers: WeakSet[StreamableHTTPHandler] = WeakSet()
+_handlers: WeakKeyDictionary[StreamableHTTPHandler, None] = WeakKeyDictionary()
+"""In the order in which they were made."""
 _seen_to: WeakSet[asyncio.AbstractEventLoop] = WeakSet()
 
 
 def register(handler: StreamableHTTPHandler) -> None:
-    _handlers.add(handler)
+    _handlers[handler] = None
 
 
 def handlers_of(server: LowLevelServer[Any]) -> list[StreamableHTTPHandler]:

@@ -21,6 +21,7 @@ from twisted.internet import reactor as installed_reactor
 from twisted.internet.address import UNIXAddress
 from twisted.internet.defer import maybeDeferred
 from twisted.internet.endpoints import serverFromString
+from twisted.internet.error import CannotListenError
 from twisted.internet.tcp import Server as ServerConnection
 from twisted.protocols.tls import TLSMemoryBIOFactory, TLSMemoryBIOProtocol
 
@@ -132,7 +133,7 @@ class DaphneTransport:
         await self._listening.wait()
         if self._failure is not None:
             raise self._failure
-        return [_address(port) for port in self._ports]
+        return [_address(port) + str(self._server.root_path) for port in self._ports]
 
     def _listens(self, original: Callable[[Any], None], port: Any) -> None:
         self._ports.append(port)
@@ -145,8 +146,9 @@ class DaphneTransport:
         if type(self._server).listen_error is not DaphneServer.listen_error:
             original(failure)
         error = failure.value
-        self._failure = ListenError(f"{error} Stop what listens there, or change the endpoint.")
-        self._failure.errno = getattr(getattr(error, "socketError", None), "errno", None)
+        hint = "Stop what listens there, or change the endpoint." if isinstance(error, CannotListenError) else ""
+        self._failure = ListenError(f"The Daphne server cannot listen: {error} {hint}".rstrip())
+        self._failure.errno = getattr(getattr(error, "socketError", error), "errno", None)
         self._failure.__cause__ = error
         self._listening.set()
 
@@ -196,7 +198,7 @@ def _closed(connection: Any) -> asyncio.Future[None]:
 def _address(port: Any) -> str:
     host = port.getHost()
     if isinstance(host, UNIXAddress):
-        return f"unix:{os.fsdecode(host.name or b'')}"
+        return f"http://unix:{os.fsdecode(host.name or b'')}:"  # as nginx writes it, in front of a path
     scheme = "https" if isinstance(port.factory, TLSMemoryBIOFactory) else "http"
     name = f"[{host.host}]" if ":" in host.host else host.host
     return f"{scheme}://{name}:{host.port}"
