@@ -10,7 +10,7 @@ class InvalidServer(TypeError):
 
 
 class InvalidHTTPServer(TypeError):
-    """What was given as ``http_server`` is not a Daphne server, nor a callable returning one."""
+    """What was given as ``http_server`` is not a Daphne server, nor a callable that returns one without failing."""
 
 
 class NoHTTPServer(ValueError):

@@ -9,6 +9,8 @@ import pytest
 
 from tests.harness import ROOT, Events
 
+os.environ.setdefault("DJANGO_SETTINGS_MODULE", "tests.project.settings")  # for the tests that need no process
+
 
 @pytest.fixture
 def events(tmp_path: Path) -> Events:

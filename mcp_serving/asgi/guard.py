@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 
 import anyio
 
-from mcp_serving.asgi import draining
+from mcp_serving.asgi import daphne, draining
 from mcp_serving.ledger import Exchange, Ledger, current_exchange
 
 Scope: TypeAlias = MutableMapping[str, Any]
@@ -26,13 +26,16 @@ ASGIApp: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 logger = logging.getLogger(__name__)
 
-_EXCHANGE = "mcp_serving.exchange"
+_WIRE = "mcp_serving.wire"
+
+WATCH_AFTER = 0.05
+"""Seconds until somebody watches whether the client of a call is still there: most calls are answered before."""
 
 
-def exchange_of(scope: Scope) -> Exchange | None:
-    """The exchange that a guard further out has opened for this request."""
-    exchange: Exchange | None = scope.get(_EXCHANGE)
-    return exchange
+def wire_of(scope: Scope) -> HTTPWire | None:
+    """The wire of this request, if there is a guard further out."""
+    wire: HTTPWire | None = scope.get(_WIRE)
+    return wire
 
 
 async def respond(
@@ -69,24 +72,11 @@ async def refuse_for_shutdown(send: Send) -> None:
 
 
 class Guard:
-    """An ASGI application around another one: every request through it is in the ledger.
+    """An ASGI application around another one: every request through it is in the ledger."""
 
-    ``abort`` and ``go_away`` do what ASGI has no message for: break off a response that cannot be
-    completed, and tell a WebSocket client that the server goes away. Both are given the server's ``send``.
-    """
-
-    def __init__(
-        self,
-        app: ASGIApp,
-        ledger: Ledger,
-        *,
-        abort: Callable[[Send], None] | None = None,
-        go_away: Callable[[Send], None] | None = None,
-    ) -> None:
+    def __init__(self, app: ASGIApp, ledger: Ledger) -> None:
         self._app = app
         self._ledger = ledger
-        self._abort = abort
-        self._go_away = go_away
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
@@ -104,16 +94,16 @@ class Guard:
             receive = answer
         exchange = self._ledger.open(f"{scope['method']} {scope['path'][:100]!r}")
         exchange.task = asyncio.current_task()
-        wire = _HTTPWire(exchange, receive, send)
+        wire = HTTPWire(exchange, receive, send)
 
         async def refuse() -> None:
             if not await wire.fail(503, "The server is shutting down.\n"):
-                self._break_off(send)
+                daphne.abort(send)
 
         exchange.answer_instead = refuse
         token = current_exchange.set(exchange)
         try:
-            await self._app({**scope, _EXCHANGE: exchange}, wire.receive, wire.send)
+            await self._app({**scope, _WIRE: wire}, wire.receive, wire.send)
             await wire.complete()
         except asyncio.CancelledError:
             if not self._ledger.draining:
@@ -122,7 +112,7 @@ class Guard:
         except Exception:
             logger.exception("%s %r raised an exception.", scope["method"], scope["path"])
             if not await wire.fail(500, "Internal Server Error\n"):
-                self._break_off(send)
+                daphne.abort(send)
         finally:
             current_exchange.reset(token)
             exchange.close()
@@ -136,37 +126,36 @@ class Guard:
         exchange.task = asyncio.current_task()
         wire = _EndableWire(exchange, receive, {"type": "websocket.disconnect", "code": 1001})
         try:
-            await self._app({**scope, _EXCHANGE: exchange}, wire.receive, send)
+            await self._app(scope, wire.receive, send)
         except asyncio.CancelledError:
             if not self._ledger.draining:
                 raise
         finally:
-            if exchange.ended and self._go_away is not None:
-                self._go_away(send)
+            if exchange.ended:
+                daphne.go_away(send)
             exchange.close()
-
-    def _break_off(self, send: Send) -> None:
-        if self._abort is not None:
-            self._abort(send)
 
 
 class _EndableWire:
     """The receiving side of a connection that its exchange can end, as if the client had left."""
 
     def __init__(self, exchange: Exchange, receive: Receive, goodbye: Message) -> None:
-        self._exchange = exchange
+        self.exchange = exchange
         self._receive = receive
         self._goodbye = goodbye
 
     async def receive(self) -> Message:
-        if not self._exchange.ended:
+        if not self.exchange.ended:
             with anyio.CancelScope() as waiting:
-                self._exchange.on_end = waiting.cancel
-                return await self._receive()
+                self.exchange.on_end = waiting.cancel
+                return await self._next()
         return dict(self._goodbye)
 
+    async def _next(self) -> Message:
+        return await self._receive()
 
-class _HTTPWire(_EndableWire):
+
+class HTTPWire(_EndableWire):
     """Both sides of one HTTP request, remembering how far it got."""
 
     def __init__(self, exchange: Exchange, receive: Receive, send: Send) -> None:
@@ -177,17 +166,69 @@ class _HTTPWire(_EndableWire):
         self._started = False
         self._finished = False
         self._streams_events = False
+        self._call: anyio.CancelScope | None = None
+        self._application_watches = False
+        self._watch_timer: asyncio.TimerHandle | None = None
+        self._watcher: asyncio.Task[None] | None = None
+
+    async def run_call(self, app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
+        """Run an application that answers one call, which ends when the client leaves.
+
+        The SDK notices that by itself where it streams, and not at all where it answers with JSON. What is
+        cancelled at 2026-07-28 is the call; in an older session it is only the wait for its answer.
+        """
+        with anyio.CancelScope() as self._call:
+            try:
+                await app(scope, receive, send)
+            finally:
+                if self._watch_timer is not None:
+                    self._watch_timer.cancel()
+                if self._watcher is not None:
+                    self._watcher.cancel()
 
     async def receive(self) -> Message:
         if self._client_left:
             return {"type": "http.disconnect"}
-        # While the body is read there is nothing to end yet: no scope for the ordinary request.
-        message = await (super().receive() if self._body_read else self._receive())
+        if self._body_read:
+            self._application_watches = True
+            message = await super().receive()
+        else:  # there is nothing to end yet: no scope for the ordinary request
+            message = await self._receive()
         if message["type"] == "http.disconnect":
-            self._client_left = not self._exchange.ended
+            if not self.exchange.ended:
+                await self._leave()
         elif not message.get("more_body", False):
             self._body_read = True
+            if self._call is not None:
+                self._watch_timer = asyncio.get_running_loop().call_later(WATCH_AFTER, self._watch)
         return message
+
+    async def _next(self) -> Message:
+        if self._watcher is None:
+            return await self._receive()
+        await asyncio.wait({self._watcher})
+        return {"type": "http.disconnect"}
+
+    def _watch(self) -> None:
+        if not self._application_watches:
+            self._watcher = asyncio.ensure_future(self._until_client_leaves())
+
+    async def _until_client_leaves(self) -> None:
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+        await self._leave()
+
+    async def _leave(self) -> None:
+        """The client has left, or has its whole response: servers say the same of both."""
+        self._client_left = True
+        if self._call is None or self._finished:
+            return
+        self.exchange.close()
+        daphne.let_go(self._send)
+        if not self._application_watches:
+            self._call.cancel()
+            if not self._body_read:  # it would take half a body for an error worth a traceback
+                await anyio.lowlevel.checkpoint()
 
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
@@ -205,9 +246,9 @@ class _HTTPWire(_EndableWire):
         """End what the application has left open: a stream that was ended, a request never answered."""
         if self._client_left or self._finished:
             return
-        if not self._started and not self._exchange.ended:
-            logger.error("%s was not answered by the application.", self._exchange.what)
-        await self.fail(503 if self._exchange.ended else 500, "No response.\n")
+        if not self._started and not self.exchange.ended:
+            logger.error("%s was not answered by the application.", self.exchange.what)
+        await self.fail(503 if self.exchange.ended else 500, "No response.\n")
 
     async def fail(self, status: int, text: str) -> bool:
         """Answer with an error if there is still room for one; False for a response that has to be broken off."""

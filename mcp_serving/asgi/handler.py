@@ -5,6 +5,7 @@ import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from django.urls import re_path
@@ -12,7 +13,7 @@ from django.urls.exceptions import Resolver404
 
 from mcp_serving import sdk
 from mcp_serving.asgi import hosts, lifecycle, page
-from mcp_serving.asgi.guard import ASGIApp, Guard, Receive, Scope, Send, exchange_of, respond
+from mcp_serving.asgi.guard import ASGIApp, Guard, Receive, Scope, Send, respond, wire_of
 from mcp_serving.runtime import Runtime
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from mcp.server.lowlevel.server import Server as LowLevelServer
     from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
     from starlette.applications import Starlette
+    from starlette.routing import Route
 
 logger = logging.getLogger(__name__)
 
@@ -88,7 +90,7 @@ class StreamableHTTPHandler:
         self.paths.append(f"/{path}")
         app, _ = self._built or self._build()
         others = [
-            as_route(route.path_regex.pattern.removeprefix("^/"), self._serve_other_route)
+            as_route(route.path_regex.pattern.removeprefix("^/"), partial(self._serve_other_route, route))
             for route in sdk.routes_beside_mcp(app, self._options)
         ]
         return [as_route(rf"^{re.escape(path)}/?\Z", self), *others]
@@ -109,6 +111,7 @@ class StreamableHTTPHandler:
         and the handlers of other MCP servers that a request has started since.
         """
         await receive()
+        lifecycle.see_to_the_end(told=True)
         try:
             await lifecycle.start(self._server)
         except Exception as error:
@@ -125,7 +128,7 @@ class StreamableHTTPHandler:
     # One request
 
     async def _guarded(self, app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
-        if exchange_of(scope) is None:
+        if wire_of(scope) is None:
             app = Guard(app, Runtime.of(self._server).ledger)
         await app(scope, receive, send)
 
@@ -137,15 +140,14 @@ class StreamableHTTPHandler:
         elif page.is_wanted(scope):
             await page.show(self._server, send)
         elif mounted := await self._mounted_or_503(send):
-            if scope["method"] == "GET" and (exchange := exchange_of(scope)):
-                exchange.stand()
-            await mounted.mcp(scope, receive, send)
+            await _exchange(mounted.mcp, scope, receive, send)
 
-    async def _serve_other_route(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _serve_other_route(self, route: Route, scope: Scope, receive: Receive, send: Send) -> None:
         async def serve(scope: Scope, receive: Receive, send: Send) -> None:
             if mounted := await self._mounted_or_503(send):
-                await mounted.app(scope, receive, send)
+                await mounted.app({**scope, "root_path": _root_path(scope["path"], route)}, receive, send)
 
+        _leave_doubled_slash_to_django(scope)
         await self._guarded(serve, scope, receive, send)
 
     # The life of the SDK's session manager
@@ -158,7 +160,7 @@ class StreamableHTTPHandler:
         """
         runtime = Runtime.of(self._server)
         view = await runtime.open()
-        lifecycle.close_with_daphne()
+        lifecycle.see_to_the_end()
         return await runtime.open_on_top(self, lambda: self._run(view))
 
     async def _mounted_or_503(self, send: Send) -> Mounted | None:
@@ -189,8 +191,25 @@ class StreamableHTTPHandler:
             yield Mounted(app, sdk.mcp_endpoint(app, self._options))
 
 
+async def _exchange(app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
+    """Let the SDK answer: a standing stream to a GET, a call to a POST."""
+    wire = wire_of(scope)
+    assert wire is not None
+    if scope["method"] == "POST":
+        await wire.run_call(app, scope, receive, send)
+        return
+    if scope["method"] == "GET":
+        wire.exchange.stand()
+    await app(scope, receive, send)
+
+
+def _root_path(path: str, route: Route) -> str:
+    """What stands before a route of the SDK's application in the path: a router's prefix, the server's root path."""
+    starts = (match.start() for match in re.finditer("/", path))
+    return next(path[:start] for start in starts if route.path_regex.match(path[start:]))
+
+
 def _leave_doubled_slash_to_django(scope: Scope) -> None:
-    """URLRouter strips every leading slash, so that ``//mcp`` would match: let the next route have it."""
-    path = scope["path"].removeprefix(scope.get("root_path", ""))
-    if path.startswith("//") and "url_route" in scope:
-        raise Resolver404({"path": path})
+    """URLRouter strips all leading slashes, so that ``//mcp`` would match: let the next route have it."""
+    if "//" in scope["path"] and "url_route" in scope:
+        raise Resolver404({"path": scope["path"]})

@@ -1,13 +1,15 @@
-"""Starting and closing handlers where no ``Server`` does it: ASGI lifespan, plain ``daphne``."""
+"""Starting and closing handlers where no ``Server`` does it: ASGI lifespan, plain ``daphne``, neither."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import sys
+from functools import partial
 from typing import TYPE_CHECKING, Any
-from weakref import WeakSet
+from weakref import WeakKeyDictionary, WeakSet
 
+from mcp_serving import conf
+from mcp_serving.asgi import daphne, signals
 from mcp_serving.deadline import Deadline
 from mcp_serving.runtime import Runtime, runtimes
 
@@ -21,12 +23,13 @@ logger = logging.getLogger(__name__)
 CLOSE_SECONDS = 5.0
 """How long closing may take where no ``Server`` gives a deadline."""
 
-_handlers: WeakSet[StreamableHTTPHandler] = WeakSet()
-_closed_with_daphne: WeakSet[asyncio.AbstractEventLoop] = WeakSet()
+_handlers: WeakKeyDictionary[StreamableHTTPHandler, None] = WeakKeyDictionary()
+"""In the order in which they were made."""
+_seen_to: WeakSet[asyncio.AbstractEventLoop] = WeakSet()
 
 
 def register(handler: StreamableHTTPHandler) -> None:
-    _handlers.add(handler)
+    _handlers[handler] = None
 
 
 def handlers_of(server: LowLevelServer[Any]) -> list[StreamableHTTPHandler]:
@@ -45,6 +48,41 @@ async def start(server: LowLevelServer[Any]) -> LowLevelServer[Any]:
     return await Runtime.of(server).open()
 
 
+def see_to_the_end(*, told: bool = False) -> None:
+    """Once for each event loop: have the handlers in it closed when its web server stops.
+
+    Args:
+        told: whether somebody closes them anyway, because the web server speaks the ASGI lifespan.
+    """
+    loop = asyncio.get_running_loop()
+    if loop in _seen_to:
+        return
+    _seen_to.add(loop)
+    if daphne.runs(loop):
+        daphne.close_with(loop, close, CLOSE_SECONDS)
+    else:
+        signals.run_before_the_server_hears(partial(_come_to_rest, closes=not told))
+
+
+async def _come_to_rest(*, closes: bool) -> None:
+    """What no other web server does for MCP: it would wait for a standing stream for ever, or be gone at once."""
+    with Deadline(conf.configuration().shutdown_timeout).scope():
+        for runtime in runtimes():
+            await _drain(runtime)
+    if closes:
+        await close()
+
+
+async def _drain(runtime: Runtime) -> None:
+    ledger = runtime.ledger
+    ledger.draining = True
+    await ledger.calls_answered()
+    runtime.end_subscriptions()
+    for stream in ledger.streams:
+        stream.end()
+    await ledger.empty()
+
+
 async def close() -> None:
     """Close every runtime of the running event loop; what fails is logged and does not stop the rest."""
     deadline = Deadline(CLOSE_SECONDS)
@@ -53,23 +91,3 @@ async def close() -> None:
             await runtime.close(deadline)
         except Exception:
             logger.exception("The lifespan of the MCP server failed while it was left.")
-
-
-def close_with_daphne() -> None:
-    """Under plain ``daphne``, which has no lifespan: close when its reactor stops.
-
-    Looked up, not imported: where Daphne does not run the loop, nobody needs it.
-    """
-    loop = asyncio.get_running_loop()
-    daphne = sys.modules.get("daphne.server")
-    if daphne is None or daphne.twisted_loop is not loop or loop in _closed_with_daphne:
-        return
-    _closed_with_daphne.add(loop)
-    from twisted.internet import reactor as installed_reactor
-    from twisted.internet.defer import Deferred
-
-    def closed() -> Deferred[None]:
-        return Deferred.fromFuture(loop.create_task(close()))
-
-    reactor: Any = installed_reactor
-    reactor.addSystemEventTrigger("before", "shutdown", closed)

@@ -26,7 +26,7 @@ browser. To use it, add the address of this page to your client as a server of t
 
 def is_wanted(scope: Scope) -> bool:
     """Whether a browser asks: it accepts HTML, and no stream of events."""
-    if scope["method"] != "GET":
+    if scope["method"] not in ("GET", "HEAD"):
         return False
     accept = b",".join(value for name, value in scope["headers"] if name == b"accept").lower()
     return b"text/html" in accept and b"text/event-stream" not in accept

@@ -22,10 +22,12 @@ from twisted.internet import reactor as installed_reactor
 from twisted.internet.address import UNIXAddress
 from twisted.internet.defer import maybeDeferred
 from twisted.internet.endpoints import serverFromString
+from twisted.internet.error import CannotListenError
 from twisted.internet.tcp import Server as ServerConnection
 from twisted.protocols.tls import TLSMemoryBIOFactory, TLSMemoryBIOProtocol
 
-from mcp_serving.asgi.guard import Guard, Send
+from mcp_serving.asgi.guard import Guard
+from mcp_serving.conf import cause_of
 from mcp_serving.errors import (
     InvalidEndpoint,
     InvalidHTTPServer,
@@ -51,7 +53,7 @@ def build(http_server: object) -> Any:
     Everything about it that can be found wrong is found before it listens.
 
     Raises:
-        InvalidHTTPServer: it is none.
+        InvalidHTTPServer: it is none, or the callable failed.
         NoApplication: it has no application.
         InvalidEndpoint: it has no endpoint, or one that Twisted cannot use.
     """
@@ -62,6 +64,8 @@ def build(http_server: object) -> Any:
             raise InvalidEndpoint(
                 "The Daphne server has no endpoint: give it endpoints=['tcp:port=8000:interface=127.0.0.1']."
             ) from None
+        except Exception as error:
+            raise InvalidHTTPServer(f"The callable that builds the Daphne server failed: {cause_of(error)}.") from error
     if not isinstance(http_server, DaphneServer):
         raise InvalidHTTPServer(
             f"http_server must be a daphne.server.Server or a callable returning one, "
@@ -127,12 +131,12 @@ class DaphneTransport:
         Raises:
             ListenError: one of them cannot be bound.
         """
-        self._server.application = Guard(self._server.application, ledger, abort=_abort, go_away=_go_away)
+        self._server.application = Guard(self._server.application, ledger)
         self.started.set_result(None)
         await self._listening.wait()
         if self._failure is not None:
             raise self._failure
-        return [_address(port) for port in self._ports]
+        return [_address(port) + str(self._server.root_path) for port in self._ports]
 
     def _listens(self, original: Callable[[Any], None], port: Any) -> None:
         self._ports.append(port)
@@ -145,8 +149,9 @@ class DaphneTransport:
         if type(self._server).listen_error is not DaphneServer.listen_error:
             original(failure)
         error = failure.value
-        self._failure = ListenError(f"{error} Stop what listens there, or change the endpoint.")
-        self._failure.errno = getattr(getattr(error, "socketError", None), "errno", None)
+        hint = "Stop what listens there, or change the endpoint." if isinstance(error, CannotListenError) else ""
+        self._failure = ListenError(f"The Daphne server cannot listen: {error} {hint}".rstrip())
+        self._failure.errno = getattr(getattr(error, "socketError", error), "errno", None)
         self._failure.__cause__ = error
         self._listening.set()
 
@@ -225,24 +230,7 @@ class _Closing:
 def _address(port: Any) -> str:
     host = port.getHost()
     if isinstance(host, UNIXAddress):
-        return f"unix:{os.fsdecode(host.name or b'')}"
+        return f"http://unix:{os.fsdecode(host.name or b'')}:"  # as nginx writes it, in front of a path
     scheme = "https" if isinstance(port.factory, TLSMemoryBIOFactory) else "http"
     name = f"[{host.host}]" if ":" in host.host else host.host
     return f"{scheme}://{name}:{host.port}"
-
-
-def _protocol(send: Send) -> Any:
-    """Daphne's protocol object of the connection that its ``send`` writes to."""
-    return send.args[0] if isinstance(send, partial) else None
-
-
-def _abort(send: Send) -> None:
-    """Break off a response that cannot be completed, so that its client does not take it for a whole one."""
-    if (protocol := _protocol(send)) is not None and protocol.transport is not None:
-        protocol.transport.loseConnection()
-
-
-def _go_away(send: Send) -> None:
-    """Close a WebSocket with 1001; ``websocket.close`` cannot, Autobahn keeps that code for itself."""
-    if (protocol := _protocol(send)) is not None and protocol.state == protocol.STATE_OPEN:
-        protocol.sendCloseFrame(code=1001)

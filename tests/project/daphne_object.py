@@ -1,0 +1,3 @@
+from tests.project.daphnes import build
+
+server = build()
