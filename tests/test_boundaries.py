@@ -39,10 +39,10 @@ def test_what_a_router_mounts_never_imports_what_server_drives() -> None:
 
 
 def test_one_module_imports_daphne_at_run_time() -> None:
-    # server.py names the class in its type hints only; lifecycle.py uses Twisted where Daphne runs the loop.
+    # server.py names the class in its type hints only; asgi/daphne.py uses Twisted where Daphne runs the loop.
     assert importing("daphne") == {"serving/http.py", "server.py"}
     assert "if TYPE_CHECKING:" in (PACKAGE / "server.py").read_text().split("from daphne", 1)[0]
-    assert importing("twisted") == {"serving/http.py", "asgi/lifecycle.py"}
+    assert importing("twisted") == {"serving/http.py", "asgi/daphne.py"}
 
 
 def test_every_test_that_the_documents_name_exists() -> None:
