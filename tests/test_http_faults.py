@@ -117,9 +117,11 @@ def test_the_result_that_a_client_missed_is_fetched_by_resuming(served: Served) 
 def test_a_client_that_leaves_before_a_thread_has_finished_costs_no_warning(served: Served) -> None:
     sessions = {path: open_session(served.address, path) for path in ("/mcp", "/json/mcp")}
     requests = [
-        post(served.address, path, call(1, "block", seconds=3), sessions[path], wait=False) for path in sessions
+        post(served.address, path, call(1, "block", seconds=2.2), sessions[path], wait=False) for path in sessions
     ]
-    requests += [post(served.address, path, call(1, "block", modern=True, seconds=3), wait=False) for path in sessions]
+    requests += [
+        post(served.address, path, call(1, "block", modern=True, seconds=2.2), wait=False) for path in sessions
+    ]
     served.events.wait_for("block started", times=4)
     for request in requests:
         request.leave()

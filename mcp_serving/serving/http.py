@@ -24,6 +24,7 @@ from twisted.internet.defer import maybeDeferred
 from twisted.internet.endpoints import serverFromString
 from twisted.internet.error import CannotListenError
 from twisted.internet.tcp import Server as ServerConnection
+from twisted.logger import globalLogBeginner
 from twisted.protocols.tls import TLSMemoryBIOFactory, TLSMemoryBIOProtocol
 
 from mcp_serving.asgi.guard import Guard
@@ -123,6 +124,11 @@ class DaphneTransport:
 
     def run(self) -> None:
         """Listen and serve; returns once ``stop`` was called."""
+        # From verbosity 2 on, Twisted would put standard error through logging, and so in a circle where a
+        # handler writes to it: rich's does, which the SDK installs where it finds it.
+        globalLogBeginner.beginLoggingTo = partial(  # type: ignore[method-assign]
+            globalLogBeginner.beginLoggingTo, redirectStandardIO=False
+        )
         self._server.run()
 
     async def listen(self, ledger: Ledger) -> list[str]:
