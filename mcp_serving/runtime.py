@@ -193,6 +193,21 @@ def runtimes() -> list[Runtime]:
     return list(_runtimes.get(asyncio.get_running_loop(), {}).values())
 
 
+async def drain(*ledgers: Ledger) -> None:
+    """The middle of a shutdown: take nothing new, let the calls in flight finish, then end the streams."""
+    for ledger in ledgers:
+        ledger.draining = True
+    for ledger in ledgers:
+        await ledger.calls_answered()
+    for runtime in runtimes():
+        runtime.end_subscriptions()
+    for ledger in ledgers:
+        for stream in ledger.streams:
+            stream.end()
+    for ledger in ledgers:
+        await ledger.empty()
+
+
 def _can_ask(session: ServerSession) -> bool:
     """Whether a handler may send its client a request, and the client has said that it answers some."""
     able = session.client_capabilities

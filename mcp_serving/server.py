@@ -10,7 +10,7 @@ from mcp_serving import sdk
 from mcp_serving.conf import DEFAULT_SHUTDOWN_TIMEOUT, valid_shutdown_timeout
 from mcp_serving.deadline import Deadline
 from mcp_serving.errors import NoHTTPServer, ShutdownTimeout
-from mcp_serving.runtime import Runtime, runtimes
+from mcp_serving.runtime import Runtime, drain, runtimes
 from mcp_serving.serving import signals
 from mcp_serving.serving.standard_streams import StandardStreams
 from mcp_serving.serving.stdio import StdioTransport
@@ -193,6 +193,7 @@ class Server:
             return await runtime.open()
         from mcp_serving.asgi import lifecycle
 
+        lifecycle.leave_the_end_to_server()
         return await lifecycle.start(self._server)
 
     async def _unless_stopping(self, coroutine: Coroutine[Any, Any, None]) -> None:
@@ -241,12 +242,7 @@ class Server:
             # A client with every connection in use, as the SDK's often is, needs a new one to answer a question.
             await ledger.questions_over()
             await daphne.stop_accepting()
-        await ledger.calls_answered()
-        for runtime in runtimes():
-            runtime.end_subscriptions()
-        for stream in ledger.streams:
-            stream.end()
-        await ledger.empty()
+        await drain(ledger)
 
     async def _cancel_what_is_left(self, ledger: Ledger) -> None:
         assert self._deadline is not None

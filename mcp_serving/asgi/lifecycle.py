@@ -11,7 +11,7 @@ from weakref import WeakKeyDictionary, WeakSet
 from mcp_serving import conf
 from mcp_serving.asgi import daphne, signals
 from mcp_serving.deadline import Deadline
-from mcp_serving.runtime import Runtime, runtimes
+from mcp_serving.runtime import Runtime, drain, runtimes
 
 if TYPE_CHECKING:
     from mcp.server.lowlevel.server import Server as LowLevelServer
@@ -48,6 +48,11 @@ async def start(server: LowLevelServer[Any]) -> LowLevelServer[Any]:
     return await Runtime.of(server).open()
 
 
+def leave_the_end_to_server() -> None:
+    """In this event loop, a ``Server`` drains and closes the handlers."""
+    _seen_to.add(asyncio.get_running_loop())
+
+
 def see_to_the_end(*, told: bool = False) -> None:
     """Once for each event loop: have the handlers in it closed when its web server stops.
 
@@ -67,20 +72,9 @@ def see_to_the_end(*, told: bool = False) -> None:
 async def _come_to_rest(*, closes: bool) -> None:
     """What no other web server does for MCP: it would wait for a standing stream for ever, or be gone at once."""
     with Deadline(conf.configuration().shutdown_timeout).scope():
-        for runtime in runtimes():
-            await _drain(runtime)
+        await drain(*(runtime.ledger for runtime in runtimes()))
     if closes:
         await close()
-
-
-async def _drain(runtime: Runtime) -> None:
-    ledger = runtime.ledger
-    ledger.draining = True
-    await ledger.calls_answered()
-    runtime.end_subscriptions()
-    for stream in ledger.streams:
-        stream.end()
-    await ledger.empty()
 
 
 async def close() -> None:
