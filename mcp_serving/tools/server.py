@@ -507,7 +507,7 @@ def _as_function(function: Callable[..., Any], name: str) -> Callable[..., Any]:
     except NameError as error:
         raise InvalidSignature(
             f"The type hints of {name!r} cannot be read at run time: {error}. "
-            "Import what they name outside of TYPE_CHECKING."
+            "What they name has to be in its module, outside of TYPE_CHECKING."
         ) from error
     if inspect.isroutine(function):
         return function
