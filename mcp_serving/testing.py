@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterable, Iterator
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any, Literal
 
 from mcp import Client
@@ -122,8 +122,34 @@ async def client(
             local_user.reset(user_token)
 
     server = sdk.low_level(mcp)
-    async with (
-        server.lifespan(server) as state,
-        TestClient(sdk.joined(server, state, as_user), mode=mode, **options) as session,
-    ):
-        yield session
+    with _failures_as_they_are() as body:
+        async with (
+            server.lifespan(server) as state,
+            TestClient(sdk.joined(server, state, as_user), mode=mode, **options) as session,
+        ):
+            with body:
+                yield session
+
+
+@contextmanager
+def _failures_as_they_are() -> Iterator[AbstractContextManager[None]]:
+    """Raise what the test raised, which the task groups of the client would wrap in groups.
+
+    A group is no failed assertion to a test runner, and no skipped test either.
+    """
+    failures: list[BaseException] = []
+
+    @contextmanager
+    def body() -> Iterator[None]:
+        try:
+            yield
+        except BaseException as error:
+            failures.append(error)
+            raise
+
+    try:
+        yield body()
+    except BaseExceptionGroup:
+        if not failures:
+            raise
+        raise failures[0] from None

@@ -38,4 +38,5 @@ def users() -> Iterator[None]:
 
     in_django.create_users()
     yield
+    in_django.close_connections()
     shutil.rmtree(in_django.DATABASE.parent)

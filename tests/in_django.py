@@ -22,7 +22,6 @@ def create_users() -> None:
     """ann and bob may nothing; the clerk views users; gone does too but is inactive; root is a superuser."""
     from django.contrib.auth.models import Permission, User
     from django.core.management import call_command
-    from django.db import connections
 
     call_command("migrate", verbosity=0)
     view = Permission.objects.get(codename="view_user")
@@ -30,15 +29,16 @@ def create_users() -> None:
         user = User.objects.create_user(name, is_active=name != "gone", is_superuser=name == "root")
         if name in ("clerk", "gone"):
             user.user_permissions.add(view)
-    connections.close_all()
 
 
 def user(name: str) -> Any:
     """As a new request would bring it."""
     from django.contrib.auth.models import User
+
+    return User.objects.get(username=name)
+
+
+def close_connections() -> None:
     from django.db import connections
 
-    try:
-        return User.objects.get(username=name)
-    finally:
-        connections.close_all()
+    connections.close_all()

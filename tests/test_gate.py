@@ -1,7 +1,7 @@
 """The gate, in this process: what is asked, what counts as an answer, and that nothing runs without one."""
 
 import time
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine
 from typing import Annotated, Any
 
 import anyio
@@ -562,11 +562,3 @@ def test_the_question_may_speak_of_what_a_resolver_has_found() -> None:
 
     run(work)
     assert answers.questions == ["Cancel the order of customer 7?"] * 2
-
-
-@pytest.fixture(autouse=True)
-def _connections_closed() -> Iterator[None]:
-    yield
-    from django.db import connections
-
-    connections.close_all()

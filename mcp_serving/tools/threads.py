@@ -17,7 +17,7 @@ from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from typing import Annotated, Any, ParamSpec, TypeVar, get_args, get_origin
 
-from asgiref.sync import ThreadSensitiveContext
+from asgiref.sync import SyncToAsync, ThreadSensitiveContext
 from channels.db import DatabaseSyncToAsync
 from django.db import close_old_connections
 from mcp.server.mcpserver.resolve import Resolve
@@ -45,7 +45,8 @@ class DjangoThreads:
     async def run(self, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a sync function where the ORM may be used; waits for a free thread."""
         if in_callers_thread.get():
-            runner = DatabaseSyncToAsync(function, thread_sensitive=True)
+            # Not Channels' class: it closes connections in a transaction, and Django's TestCase is in one.
+            runner = SyncToAsync(function, thread_sensitive=True)
         else:
             runner = DatabaseSyncToAsync(function, thread_sensitive=False, executor=self._pool)
         result: T = await runner(*args, **kwargs)
