@@ -12,10 +12,10 @@ from contextlib import contextmanager
 from typing import Any
 
 import anyio
+import httpx2
 import pytest
 from mcp import Client, StdioServerParameters
 from mcp.client.streamable_http import streamable_http_client
-from mcp.shared._httpx_utils import create_mcp_http_client
 from mcp_types import ElicitRequestParams, ElicitResult
 
 from tests.harness import DEADLINE, ROOT, Process, free_port, running
@@ -210,7 +210,7 @@ async def work_as(name: str, url: str, cookie: str, mode: str) -> None:
         return ElicitResult(action="accept", content={})
 
     async with (
-        create_mcp_http_client({"cookie": cookie}) as http,
+        httpx2.AsyncClient(headers={"cookie": cookie}, timeout=DEADLINE) as http,
         Client(streamable_http_client(url, http_client=http), mode=mode, elicitation_callback=accept) as client,
     ):
         tools = sorted(tool.name for tool in (await client.list_tools()).tools)

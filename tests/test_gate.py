@@ -367,39 +367,54 @@ def test_a_gated_tool_may_ask_questions_of_its_own(mode: Any) -> None:
     assert set(answers.questions) == {"First reason?", "And after 'a'?", "Cancel 7?"}
 
 
-def test_one_yes_in_a_call_of_several_round_trips_counts_once_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def replies(asked: InputRequiredResult) -> dict[str, Any]:
+    return {
+        key: ElicitResult(action="accept", content={} if "confirm" in key else {"reason": "x"})
+        for key in asked.input_requests or {}
+    }
+
+
+async def go_on(session: Client, asked: InputRequiredResult) -> Any:
+    """One round trip more, with an answer to each question."""
+    return await session.session.call_tool(
+        "cancel",
+        {"number": 7},
+        input_responses=replies(asked),
+        request_state=asked.request_state,
+        allow_input_required=True,
+    )
+
+
+def test_one_yes_in_a_call_of_several_round_trips_counts_once_too() -> None:
     tool = TwoQuestions()
-    now = time.time
-
-    def replies(asked: InputRequiredResult) -> dict[str, Any]:
-        requests = asked.input_requests or {}
-        return {
-            key: ElicitResult(action="accept", content={} if "confirm" in key else {"reason": "x"}) for key in requests
-        }
-
-    async def go_on(session: Client, asked: InputRequiredResult) -> Any:
-        return await session.session.call_tool(
-            "cancel",
-            {"number": 7},
-            input_responses=replies(asked),
-            request_state=asked.request_state,
-            allow_input_required=True,
-        )
 
     async def work() -> None:
         async with client(tool.server, answers=Answers()) as session:
             asked = await ask(session)
             # One answer, and two further round trips made of it.
-            one, two, late = [await go_on(session, asked) for _ in range(3)]
+            one, two = [await go_on(session, asked) for _ in range(2)]
             assert not (await go_on(session, one)).is_error
             assert "was answered before" in text(await go_on(session, two))
-            # Each round trip has a token of its own; the ten minutes are the call's all the same.
-            monkeypatch.setattr(time, "time", lambda: now() + 610)
-            with pytest.raises(MCPError, match="Invalid or expired requestState"):
-                await go_on(session, late)
 
     run(work)
     assert tool.ran == ["x"]
+
+
+def test_further_round_trips_do_not_lengthen_the_ten_minutes(monkeypatch: pytest.MonkeyPatch) -> None:
+    tool = TwoQuestions()
+    now = time.time
+
+    async def work() -> None:
+        async with client(tool.server, answers=Answers()) as session:
+            asked = await ask(session)
+            monkeypatch.setattr(time, "time", lambda: now() + 500)
+            again = await go_on(session, asked)
+            monkeypatch.setattr(time, "time", lambda: now() + 610)
+            with pytest.raises(MCPError, match="Invalid or expired requestState"):
+                await go_on(session, again)
+
+    run(work)
+    assert tool.ran == []
 
 
 # The question

@@ -11,7 +11,6 @@ from mcp import Client
 from mcp.client.context import ClientRequestContext
 from mcp.client.stdio import StdioServerParameters
 from mcp.client.streamable_http import streamable_http_client
-from mcp.shared._httpx_utils import create_mcp_http_client
 from mcp.shared.exceptions import MCPError
 from mcp_types import ElicitRequestParams, ElicitResult, InputRequiredResult
 
@@ -64,7 +63,7 @@ async def connected(
             yield client
         return
     async with (
-        create_mcp_http_client(headers) as http,
+        httpx2.AsyncClient(headers=headers, timeout=DEADLINE) as http,
         Client(streamable_http_client(server, http_client=http), mode=mode, elicitation_callback=user) as client,
     ):
         yield client

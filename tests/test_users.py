@@ -268,6 +268,7 @@ class TheClientInADjangoTest(TestCase):
 
     async def test_a_permission_that_is_granted_meanwhile_counts(self) -> None:
         ann = await User.objects.aget(username="ann")
+        assert not await ann.ahas_perm("auth.view_user")  # and remembers it
         async with client(self.made, user=ann) as session:
             assert (await session.call_tool("names", {})).is_error
             await ann.user_permissions.aadd(await Permission.objects.aget(codename="view_user"))
