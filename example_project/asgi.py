@@ -3,6 +3,7 @@
 import os
 from typing import Any
 
+from channels.auth import AuthMiddlewareStack
 from channels.routing import ProtocolTypeRouter, URLRouter
 from django.conf import settings
 from django.contrib.staticfiles.handlers import ASGIStaticFilesHandler
@@ -21,9 +22,10 @@ from mcp_serving import StreamableHTTPHandler  # noqa: E402
 
 mcp_handler = StreamableHTTPHandler(server)
 
+# Around all of it: who is logged in at /admin/ is who calls the tools. (Django's own pages look for themselves.)
 application = ProtocolTypeRouter(
     {
-        "http": URLRouter([*mcp_handler.urlpatterns("mcp"), re_path(r"", django_asgi_app)]),
+        "http": AuthMiddlewareStack(URLRouter([*mcp_handler.urlpatterns("mcp"), re_path(r"", django_asgi_app)])),
         "lifespan": mcp_handler.lifespan,
     }
 )

@@ -1,6 +1,10 @@
 """What the shop offers to MCP clients. The SDK reads names, types and docstrings to describe it to them.
 
 Sync functions run in a worker thread and use the ORM as a view does; async ones use its async methods.
+
+Reading is open to everybody, as the pages at /orders/ are: there is something to see before anybody logs in.
+Writing asks for a permission, and cancelling and refunding, which nobody can undo, ask the user too. For a user
+without the permission these tools do not exist.
 """
 
 import asyncio
@@ -8,12 +12,13 @@ from datetime import date
 from decimal import Decimal
 from typing import Annotated
 
+from django.contrib.admin.models import CHANGE, LogEntry
 from django.db import transaction
 from django.db.models import Count, F, Q, Sum
 from django.db.models.functions import TruncMonth
 from django.utils import timezone
 from mcp import MCPError
-from mcp.server.mcpserver import Context, MCPServer
+from mcp.server.mcpserver import Context
 from mcp.server.mcpserver.exceptions import ResourceNotFoundError, ToolError
 from mcp_types import INVALID_PARAMS, ToolAnnotations
 from pydantic import Field
@@ -29,6 +34,8 @@ from example_project.shop.results import (
     SalesReport,
     money,
 )
+from mcp_serving.tools.server import MCPServer
+from mcp_serving.users import get_user
 
 server = MCPServer(
     "example-shop",
@@ -36,16 +43,18 @@ server = MCPServer(
     instructions="Orders, customers and stock of a small coffee and tea wholesaler. Prices are in euros.",
 )
 
-READ_ONLY = ToolAnnotations(read_only_hint=True, open_world_hint=False)
 ADDS_STOCK = ToolAnnotations(read_only_hint=False, destructive_hint=False, idempotent_hint=False, open_world_hint=False)
+
+CANCELLABLE = (Order.Status.OPEN, Order.Status.PAID)
+REFUNDABLE = (Order.Status.PAID, Order.Status.SHIPPED)
 
 OrderNumber = Annotated[int, Field(ge=1, description="The number of an order, such as 1001")]
 
 
-# --- Tools ---
+# --- Tools that read ---
 
 
-@server.tool(annotations=READ_ONLY)
+@server.read_tool()
 def search_orders(
     status: Annotated[Order.Status | None, Field(description="Only orders in this state")] = None,
     customer: Annotated[str, Field(description="Part of the customer's name or email address")] = "",
@@ -60,7 +69,7 @@ def search_orders(
     return FoundOrders(found=orders.count(), orders=[OrderSummary.of(order) for order in orders[:limit]])
 
 
-@server.tool(annotations=READ_ONLY)
+@server.read_tool()
 def order_details(number: OrderNumber) -> OrderDetails:
     """Show one order: its customer, status, lines and total."""
     order = find_order(number)
@@ -69,7 +78,7 @@ def order_details(number: OrderNumber) -> OrderDetails:
     return OrderDetails.of(order)
 
 
-@server.tool(annotations=READ_ONLY)
+@server.read_tool()
 def revenue_by_month(
     year: Annotated[int | None, Field(ge=2000, le=2100, description="All years if left out")] = None,
 ) -> list[MonthRevenue]:
@@ -89,20 +98,7 @@ def revenue_by_month(
     ]
 
 
-@server.tool(annotations=ADDS_STOCK)
-def restock_product(
-    sku: Annotated[str, Field(description="The product's SKU, such as TEA-EAR-0250")],
-    quantity: Annotated[int, Field(ge=1, le=1000, description="How many pieces have arrived")],
-) -> ProductInfo:
-    """Add pieces to a product's stock; the answer holds the new stock."""
-    with transaction.atomic():
-        # One UPDATE rather than read, add and save: two calls at once both count.
-        if not Product.objects.filter(sku=sku).update(stock=F("stock") + quantity):
-            raise ToolError(f"There is no product {sku!r}; the resource shop://products lists all SKUs.")
-        return ProductInfo.of(Product.objects.get(sku=sku))
-
-
-@server.tool(annotations=READ_ONLY)
+@server.read_tool()
 async def sales_report(
     ctx: Context,
     months: Annotated[int, Field(ge=1, le=60, description="How many months, up to that of the last sale")] = 12,
@@ -141,6 +137,49 @@ async def sales_report(
     return SalesReport(orders=sum(month.orders for month in sales), revenue=money(revenue), months=sales)
 
 
+# --- Tools that write ---
+
+
+@server.tool(annotations=ADDS_STOCK, permission="shop.change_product")
+def restock_product(
+    sku: Annotated[str, Field(description="The product's SKU, such as TEA-EAR-0250")],
+    quantity: Annotated[int, Field(ge=1, le=1000, description="How many pieces have arrived")],
+) -> ProductInfo:
+    """Add pieces to a product's stock; the answer holds the new stock."""
+    with transaction.atomic():
+        # One UPDATE rather than read, add and save: two calls at once both count.
+        if not Product.objects.filter(sku=sku).update(stock=F("stock") + quantity):
+            raise ToolError(f"There is no product {sku!r}; the resource shop://products lists all SKUs.")
+        return ProductInfo.of(Product.objects.get(sku=sku))
+
+
+def confirm_cancellation(number: int) -> str:
+    """The question in words that need no looking up; an order that cannot be cancelled is not asked about."""
+    order = order_in(number, CANCELLABLE, "cancelled")
+    return f"Cancel order {number} of {order.customer.name} over € {money(order.total)}?"
+
+
+@server.write_tool(confirm=confirm_cancellation, permission="shop.cancel_order")
+def cancel_order(number: OrderNumber) -> OrderDetails:
+    """Cancel an order that has not been shipped."""
+    return move(number, CANCELLABLE, Order.Status.CANCELLED)
+
+
+def confirm_refund(number: int, reason: str) -> str:
+    order = order_in(number, REFUNDABLE, "refunded")
+    # The reason comes from the model: quoted, it cannot be taken for a part of the question.
+    return f"Pay € {money(order.total)} for order {number} back to {order.customer.name}, because {reason!r}?"
+
+
+@server.write_tool(confirm=confirm_refund, permission="shop.refund_order")
+def refund_order(
+    number: OrderNumber,
+    reason: Annotated[str, Field(min_length=3, max_length=200, description="Why, for the order's history")],
+) -> OrderDetails:
+    """Refund an order that has been paid."""
+    return move(number, REFUNDABLE, Order.Status.REFUNDED, reason)
+
+
 # --- Resources and prompts: here every argument arrives as text ---
 
 
@@ -175,6 +214,28 @@ def order_followup(number: Annotated[str, Field(description="The order to write 
 
 
 # --- Helpers ---
+
+
+def order_in(number: int, statuses: tuple[Order.Status, ...], verb: str) -> Order:
+    order = find_order(number)
+    if order is None:
+        raise ToolError(f"There is no order {number}; search_orders lists the orders there are.")
+    if order.status not in statuses:
+        raise ToolError(f"Order {number} is {order.get_status_display().lower()}: it cannot be {verb}.")
+    return order
+
+
+@transaction.atomic
+def move(number: int, statuses: tuple[Order.Status, ...], to: Order.Status, reason: str = "") -> OrderDetails:
+    """Give an order another status, and note in the admin's history who did it."""
+    # One UPDATE that looks at the status too: it may have changed while the user was thinking.
+    changed = Order.objects.filter(number=number, status__in=statuses).update(status=to)
+    order = order_in(number, (to,) if changed else statuses, to.label.lower())
+    user = get_user()
+    if user.pk is not None:  # the functions of this module may be called outside of requests, too
+        message = f"{to.label} through MCP. {reason}".strip()
+        LogEntry.objects.log_actions(user.pk, [order], CHANGE, message, single_object=True)
+    return OrderDetails.of(order)
 
 
 def find_order(number: int | str) -> Order | None:

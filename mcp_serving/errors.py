@@ -35,3 +35,15 @@ class ListenError(OSError):
 
 class ShutdownTimeout(TimeoutError):
     """The shutdown's deadline passed; the message names what was still running."""
+
+
+class NoElicitation(RuntimeError):
+    """A write tool that asks first was called where the client cannot be asked."""
+
+
+class UserDeclined(Exception):
+    """The user said no to what a write tool asked."""
+
+
+class UserCanceled(Exception):
+    """The user closed the question of a write tool without an answer."""

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -29,3 +31,14 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     for command in (["migrate", "--verbosity", "0"], ["create_demo_data"]):
         subprocess.run([sys.executable, "manage.py", *command], cwd=ROOT, env=env, check=True, capture_output=True)
     return env
+
+
+@pytest.fixture(scope="session")
+def users() -> Iterator[None]:
+    """The users of tests/in_django.py."""
+    from tests import in_django
+
+    in_django.create_users()
+    yield
+    in_django.close_connections()
+    shutil.rmtree(in_django.DATABASE.parent)

@@ -4,25 +4,34 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import anyio
+import httpx2
 import pytest
 from mcp import Client, StdioServerParameters
+from mcp.client.streamable_http import streamable_http_client
+from mcp_types import ElicitRequestParams, ElicitResult
 
 from tests.harness import DEADLINE, ROOT, Process, free_port, running
 
-TOOLS = ["order_details", "restock_product", "revenue_by_month", "sales_report", "search_orders"]
+READ_TOOLS = ["order_details", "revenue_by_month", "sales_report", "search_orders"]
+WRITE_TOOLS = {
+    "clerk": ["cancel_order", "restock_product"],
+    "manager": ["cancel_order", "refund_order", "restock_product"],
+}
 MODES = {"auto": "2026-07-28", "legacy": "2025-11-25"}
 
 
 async def use_all_of_it(client: Client, version: str) -> None:
-    """List and call every tool, read the resources, get the prompt, see progress."""
+    """List and call what everybody may, read the resources, get the prompt, see progress."""
     assert client.session.protocol_version == version
-    assert sorted(tool.name for tool in (await client.list_tools()).tools) == TOOLS
+    assert sorted(tool.name for tool in (await client.list_tools()).tools) == READ_TOOLS
     orders = await client.call_tool("search_orders", {"status": "open", "limit": 2})
     assert orders.structured_content is not None
     assert len(orders.structured_content["orders"]) == 2
@@ -34,13 +43,8 @@ async def use_all_of_it(client: Client, version: str) -> None:
     revenue = await client.call_tool("revenue_by_month", {"year": 2025})
     assert revenue.structured_content is not None
     assert len(revenue.structured_content["result"]) == 12
-    before, after = [
-        (await client.call_tool("restock_product", {"sku": "TEA-SEN-0250", "quantity": 5})).structured_content
-        for _ in range(2)
-    ]
-    assert before is not None
-    assert after is not None
-    assert after["stock"] - before["stock"] == 5
+    hidden = await client.call_tool("restock_product", {"sku": "TEA-SEN-0250", "quantity": 5})
+    assert hidden.content[0].text == "Unknown tool: restock_product"  # type: ignore[union-attr]
 
     steps: list[float] = []
 
@@ -165,7 +169,7 @@ def test_both_transports_serve_all_of_it_at_the_same_time(mode: str, shop: dict[
 
 
 async def use_some_of_it(client: Client) -> None:
-    """What does not change the stock that the other client looks at."""
+    """While the other client does the rest."""
     for _ in range(10):
         order = await client.call_tool("order_details", {"number": 1001})
         assert order.structured_content is not None
@@ -182,3 +186,77 @@ def test_the_end_of_standard_input_shuts_http_down_too_and_exits_with_0(shop: di
         assert "Shutting down: standard input was closed" in process.errors
         with pytest.raises(OSError, match="refused"):
             urllib.request.urlopen(f"{address}/healthz")
+
+
+# The roles
+
+
+def logged_in_cookie(shop: dict[str, str], name: str) -> str:
+    """The session cookie of a demo user, as after a login at /admin/."""
+    script = (
+        "from django.contrib.auth.models import User; from django.test import Client; browser = Client(); "
+        f"browser.force_login(User.objects.get(username={name!r})); print(browser.cookies['sessionid'].value)"
+    )
+    command = [sys.executable, "manage.py", "shell", "--verbosity", "0", "-c", script]
+    done = subprocess.run(command, cwd=ROOT, env=shop, check=True, capture_output=True, text=True)
+    return f"sessionid={done.stdout.strip()}"
+
+
+async def work_as(name: str, url: str, cookie: str, mode: str) -> None:
+    questions: list[str] = []
+
+    async def accept(_: Any, params: ElicitRequestParams) -> ElicitResult:
+        questions.append(params.message)
+        return ElicitResult(action="accept", content={})
+
+    async with (
+        httpx2.AsyncClient(headers={"cookie": cookie}, timeout=DEADLINE) as http,
+        Client(streamable_http_client(url, http_client=http), mode=mode, elicitation_callback=accept) as client,
+    ):
+        tools = sorted(tool.name for tool in (await client.list_tools()).tools)
+        assert tools == sorted([*READ_TOOLS, *WRITE_TOOLS[name]])
+        before, after = [
+            (await client.call_tool("restock_product", {"sku": "TEA-SEN-0250", "quantity": 5})).structured_content
+            for _ in range(2)
+        ]
+        assert before is not None
+        assert after is not None
+        assert after["stock"] - before["stock"] == 5
+        found = (await client.call_tool("search_orders", {"status": "open", "limit": 1})).structured_content
+        assert found is not None
+        number = found["orders"][0]["number"]
+        done = (await client.call_tool("cancel_order", {"number": number})).structured_content
+        assert done is not None
+        assert done["order"]["status"] == "cancelled"
+        assert [question.split(" of ")[0] for question in questions] == [f"Cancel order {number}"]
+
+
+def test_those_who_are_logged_in_may_do_what_their_role_may(shop: dict[str, str]) -> None:
+    cookies = {name: logged_in_cookie(shop, name) for name in WRITE_TOOLS}
+    command = [sys.executable, "manage.py", "runmcp", "--transport", "http"]
+
+    async def run(address: str) -> None:
+        with anyio.fail_after(DEADLINE):
+            for name, mode in zip(WRITE_TOOLS, MODES, strict=True):
+                await work_as(name, f"{address}/mcp", cookies[name], mode)
+
+    with serving(command, shop, r"is at \S+/mcp") as (_, address):
+        anyio.run(run, address)
+
+
+def test_the_shops_own_tests_pass(shop: dict[str, str]) -> None:
+    done = subprocess.run(
+        [sys.executable, "manage.py", "test", "example_project"], cwd=ROOT, env=shop, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert "Ran 0 tests" not in done.stderr
+
+
+def test_the_demo_users_cannot_log_in_with_a_password(shop: dict[str, str]) -> None:
+    script = (
+        "from django.contrib.auth.models import User; "
+        "print([(user.username, user.has_usable_password()) for user in User.objects.order_by('username')])"
+    )
+    command = [sys.executable, "manage.py", "shell", "--verbosity", "0", "-c", script]
+    done = subprocess.run(command, cwd=ROOT, env=shop, check=True, capture_output=True, text=True)
+    assert done.stdout.strip() == "[('clerk', False), ('manager', False)]"

@@ -65,6 +65,7 @@ class Order(models.Model):
 
     class Meta:
         ordering = ("-placed_at", "-number")
+        permissions = (("cancel_order", "Can cancel order"), ("refund_order", "Can refund order"))
         indexes = (
             models.Index(fields=["-placed_at", "-number"], name="shop_order_newest"),
             models.Index(fields=["status", "-placed_at"], name="shop_order_status_newest"),

@@ -6,6 +6,7 @@ from itertools import product
 from random import Random
 from typing import Any
 
+from django.contrib.auth.models import Group, Permission, User
 from django.core.management.base import BaseCommand, CommandParser
 from django.db import transaction
 from django.utils.text import slugify
@@ -41,16 +42,20 @@ OLDER = {
     Order.Status.CANCELLED: 8,
     Order.Status.REFUNDED: 4,
 }
+# Who may do what. The users have no password, so that nobody can log in as one of them by knowing this file.
+CLERK = ["view_order", "view_customer", "view_product", "change_product", "cancel_order"]
+ROLES = {"clerk": CLERK, "manager": [*CLERK, "change_order", "change_customer", "refund_order"]}
 
 
 class Command(BaseCommand):
-    help = "Creates demo products, customers and orders in an empty shop."
+    help = "Creates demo products, customers and orders in an empty shop, and a user for each role."
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("--reset", action="store_true", help="first delete all that is in the shop")
 
     @transaction.atomic
     def handle(self, *args: Any, **options: Any) -> None:
+        create_users()
         if options["reset"]:
             for model in (Order, Customer, Product):  # in this order: customers and products are protected
                 model._default_manager.all().delete()
@@ -88,6 +93,16 @@ class Command(BaseCommand):
             for order in orders
             for item in random.sample(products, k=random.randint(1, 4))
         )
+
+
+def create_users() -> None:
+    """A group for each role with a user in it, where they are not there yet."""
+    for role, codenames in ROLES.items():
+        group, is_new = Group.objects.get_or_create(name=role)
+        if is_new:
+            group.permissions.set(Permission.objects.filter(content_type__app_label="shop", codename__in=codenames))
+        if not User.objects.filter(username=role).exists():
+            User.objects.create_user(role, is_staff=True).groups.add(group)
 
 
 def pick_status(random: Random, when: datetime) -> Order.Status:

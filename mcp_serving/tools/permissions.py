@@ -1,0 +1,79 @@
+"""Who may see and call what: Django permissions on tools, resources and prompts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, TypeAlias
+
+from mcp_serving.tools.threads import DjangoThreads
+from mcp_serving.users import current_request, get_user
+
+Permission: TypeAlias = "str | Iterable[str] | Callable[[Any], Any]"
+"""``"app.codename"``, several of these, or a callable (sync or async) that is given the user."""
+
+Asked: TypeAlias = "tuple[str, ...] | Callable[[Any], Any]"
+
+
+def checked(name: str, permission: Permission | None) -> Asked | None:
+    """What ``name`` asks of its users; None where it asks for nothing.
+
+    Raises:
+        ValueError: a permission is not of the form ``app.codename``, or there is none in a list of them.
+    """
+    if permission is None or callable(permission):
+        return permission
+    names = (permission,) if isinstance(permission, str) else tuple(permission)
+    if not names:
+        raise ValueError(f"{name!r} asks for an empty list of permissions: leave permission out, or name one.")
+    for each in names:
+        app, _, codename = each.partition(".")
+        if not (app and codename):
+            raise ValueError(f"{name!r} asks for the permission {each!r}, which is not of the form 'app.codename'.")
+    return names
+
+
+class Permissions:
+    """What each name of one kind asks of the user; a name that asks nothing is for everybody."""
+
+    def __init__(self, threads: DjangoThreads) -> None:
+        self._threads = threads
+        self._asked: dict[str, Asked] = {}
+
+    def ask(self, name: str, asked: Asked | None) -> None:
+        """Ask for ``asked`` from now on, where it is not None."""
+        if asked is not None:
+            self._asked[name] = asked
+
+    def forget(self, name: str) -> None:
+        self._asked.pop(name, None)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._asked
+
+    async def allow(self, name: str) -> bool:
+        """Whether the user of the request that is being handled may; yes where no request is."""
+        return name in await self.allowed([name])
+
+    async def allowed(self, names: Iterable[str]) -> set[str]:
+        """Those of the names that the user may use, found in one go: users cost queries."""
+        names = set(names)
+        asking = {name: self._asked[name] for name in names if name in self._asked}
+        if not asking or current_request.get() is None:
+            return names
+        verdicts = await self._verdicts(set(asking.values()))
+        return {name for name in names if name not in asking or verdicts[asking[name]]}
+
+    async def _verdicts(self, asked: set[Asked]) -> dict[Asked, bool]:
+        user: Any = get_user()
+        if user.is_authenticated and not user.is_active:  # Django's backends say no too; a callable might not
+            return dict.fromkeys(asked, False)
+        named = [each for each in asked if not callable(each)]
+        verdicts: dict[Asked, bool] = await self._threads.run(_has_perms, user, named) if named else {}
+        for each in asked:
+            if callable(each):
+                verdicts[each] = bool(await self._threads.call(each, user))
+        return verdicts
+
+
+def _has_perms(user: Any, asked: list[tuple[str, ...]]) -> dict[Any, bool]:
+    return {names: user.has_perms(names) for names in asked}

@@ -1,0 +1,159 @@
+"""Where a handler meets Django's ORM: a bounded pool for sync functions, a thread of its own for async ones.
+
+Each handler's connections are those of the thread that it uses. Sync functions run in the pool, with the
+semantics of ``channels.db.database_sync_to_async``: a stale connection is replaced before, and one that is
+not to be kept is closed after. The async ORM runs in the thread-sensitive thread of the call, which starts
+when it is first used, so that a call that uses no database pays for no thread.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import typing
+from collections.abc import AsyncIterator, Awaitable, Callable
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from contextvars import ContextVar
+from typing import Annotated, Any, ParamSpec, TypeVar, get_args, get_origin
+
+from asgiref.sync import SyncToAsync, ThreadSensitiveContext
+from channels.db import DatabaseSyncToAsync
+from django.db import close_old_connections
+from mcp.server.mcpserver.resolve import Resolve
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+in_callers_thread: ContextVar[bool] = ContextVar("mcp_serving.in_callers_thread", default=False)
+"""True in a test's client: handlers run in the test's own thread, and so in its transaction."""
+
+
+class DjangoThreads:
+    """The threads that the sync handlers of one server share.
+
+    Args:
+        most: how many sync functions may run at once, and so how many connections they may have.
+    """
+
+    def __init__(self, most: int) -> None:
+        if most < 1:
+            raise ValueError(f"max_threads is {most!r}; at least one thread is needed.")
+        self._pool = ThreadPoolExecutor(most, thread_name_prefix="mcp-serving")
+        self._wrapped: dict[Callable[..., Any], Callable[..., Any]] = {}
+
+    async def run(self, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run a sync function where the ORM may be used; waits for a free thread."""
+        if in_callers_thread.get():
+            # Not Channels' class: it closes connections in a transaction, and Django's TestCase is in one.
+            runner = SyncToAsync(function, thread_sensitive=True)
+        else:
+            runner = DatabaseSyncToAsync(function, thread_sensitive=False, executor=self._pool)
+        result: T = await runner(*args, **kwargs)
+        return result
+
+    async def call(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        """Call a function of the user's, sync or async."""
+        if is_async(function):
+            return await function(*args, **kwargs)
+        return await self.run(function, *args, **kwargs)
+
+    def wrap(self, function: Callable[..., Any]) -> Callable[..., Awaitable[Any]]:
+        """``function`` as an async one with the same signature; its resolvers too, as the SDK runs those."""
+        if function not in self._wrapped:
+            self._wrapped[function] = self._wrap(function)
+        return self._wrapped[function]
+
+    def _wrap(self, function: Callable[..., Any]) -> Callable[..., Awaitable[Any]]:
+        hints = resolved_hints(function)
+        ours = {name: self._with_wrapped_resolver(hint) for name, hint in hints.items()}
+        if is_async(function) and ours == hints:
+            return function
+
+        @functools.wraps(function)
+        async def call(*args: Any, **kwargs: Any) -> Any:
+            return await self.call(function, *args, **kwargs)
+
+        declare(call, signature_with(function, ours))
+        return call
+
+    def _with_wrapped_resolver(self, hint: Any) -> Any:
+        if get_origin(hint) is not Annotated:
+            return hint
+        kind, *metadata = get_args(hint)
+        if not any(isinstance(item, Resolve) for item in metadata):
+            return hint
+        ours = [Resolve(self.wrap(item.fn)) if isinstance(item, Resolve) else item for item in metadata]
+        return Annotated[kind, *ours]
+
+
+def is_async(function: Callable[..., Any]) -> bool:
+    while isinstance(function, functools.partial):
+        function = function.func
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004
+
+
+def resolved_hints(function: Callable[..., Any]) -> dict[str, Any]:
+    """The type hints with their metadata; none where one of them cannot be resolved at run time."""
+    target = function if inspect.isroutine(function) else type(function).__call__
+    try:
+        return typing.get_type_hints(target, include_extras=True)
+    except Exception:  # a name that is imported for type checkers only: the SDK is as tolerant
+        return {}
+
+
+def signature_with(function: Callable[..., Any], hints: dict[str, Any]) -> inspect.Signature:
+    signature = inspect.signature(function)
+    parameters = [
+        parameter.replace(annotation=hints.get(name, parameter.annotation))
+        for name, parameter in signature.parameters.items()
+    ]
+    returns = hints.get("return", signature.return_annotation)
+    return signature.replace(parameters=parameters, return_annotation=returns)
+
+
+def declare(function: Callable[..., Any], signature: inspect.Signature) -> None:
+    """Make ``function`` look as if it had been written with this signature."""
+    function.__signature__ = signature  # type: ignore[attr-defined]
+    hints = {name: parameter.annotation for name, parameter in signature.parameters.items()}
+    hints["return"] = signature.return_annotation
+    function.__annotations__ = {name: hint for name, hint in hints.items() if hint is not inspect.Parameter.empty}
+
+
+@asynccontextmanager
+async def thread_of_its_own() -> AsyncIterator[None]:
+    """Give the async ORM a thread for this call alone: a slow query of another call does not hold it up."""
+    if in_callers_thread.get():
+        yield
+        return
+    thread = _LazyThread()
+    try:
+        async with ThreadSensitiveContext(executor=thread):
+            yield
+    finally:
+        thread.end()
+
+
+class _LazyThread(Executor):
+    """An executor of one thread that starts with the first thing it is given."""
+
+    def __init__(self) -> None:
+        self._thread: ThreadPoolExecutor | None = None
+
+    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        if self._thread is None:
+            self._thread = ThreadPoolExecutor(1, thread_name_prefix="mcp-serving-call")
+        return self._thread.submit(fn, *args, **kwargs)
+
+    def end(self) -> None:
+        """Close the connections of the thread and end it, without waiting for what it still does."""
+        if self._thread is not None:
+            self._thread.submit(_close_connections)
+            self._thread.shutdown(wait=False)
+
+
+def _close_connections() -> None:
+    from django.db import connections
+
+    close_old_connections()
+    connections.close_all()  # the thread ends: there is nobody to keep one for

@@ -1,0 +1,44 @@
+"""Django in the process of the tests, with users, in an SQLite database of its own."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import django
+
+DATABASE = Path(tempfile.mkdtemp(prefix="mcp-serving-tests-")) / "db.sqlite3"
+os.environ["DJANGO_SETTINGS_MODULE"] = "tests.project.settings_with_users"
+os.environ["TEST_SQLITE"] = str(DATABASE)
+django.setup()
+
+USERS = ["ann", "bob", "clerk", "gone", "root"]
+ENVIRONMENT = {"DJANGO_SETTINGS_MODULE": "tests.project.settings_with_users", "TEST_SQLITE": str(DATABASE)}
+
+
+def create_users() -> None:
+    """ann and bob may nothing; the clerk views users; gone does too but is inactive; root is a superuser."""
+    from django.contrib.auth.models import Permission, User
+    from django.core.management import call_command
+
+    call_command("migrate", verbosity=0)
+    view = Permission.objects.get(codename="view_user")
+    for name in USERS:
+        user = User.objects.create_user(name, is_active=name != "gone", is_superuser=name == "root")
+        if name in ("clerk", "gone"):
+            user.user_permissions.add(view)
+
+
+def user(name: str) -> Any:
+    """As a new request would bring it."""
+    from django.contrib.auth.models import User
+
+    return User.objects.get(username=name)
+
+
+def close_connections() -> None:
+    from django.db import connections
+
+    connections.close_all()

@@ -1,0 +1,1 @@
+import that_does_not_exist  # noqa: F401
