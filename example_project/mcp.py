@@ -34,8 +34,7 @@ from example_project.shop.results import (
     SalesReport,
     money,
 )
-from mcp_serving.tools.server import MCPServer
-from mcp_serving.users import get_user
+from mcp_serving import MCPServer, get_user
 
 server = MCPServer(
     "example-shop",

@@ -19,11 +19,17 @@ if TYPE_CHECKING:
         InvalidTransport,
         ListenError,
         NoApplication,
+        NoElicitation,
         NoHTTPServer,
         ShutdownTimeout,
+        UserCanceled,
+        UserDeclined,
     )
     from mcp_serving.server import Server
+    from mcp_serving.tools.registry import Registry
+    from mcp_serving.tools.server import MCPServer
     from mcp_serving.transport import Transport
+    from mcp_serving.users import aget_user, get_user
 
 _HOMES = {
     "InvalidEndpoint": "errors",
@@ -32,12 +38,19 @@ _HOMES = {
     "InvalidShutdownTimeout": "errors",
     "InvalidTransport": "errors",
     "ListenError": "errors",
+    "MCPServer": "tools.server",
     "NoApplication": "errors",
+    "NoElicitation": "errors",
     "NoHTTPServer": "errors",
+    "Registry": "tools.registry",
     "Server": "server",
     "ShutdownTimeout": "errors",
     "StreamableHTTPHandler": "asgi.handler",
     "Transport": "transport",
+    "UserCanceled": "errors",
+    "UserDeclined": "errors",
+    "aget_user": "users",
+    "get_user": "users",
 }
 
 __all__ = [
@@ -47,12 +60,19 @@ __all__ = [
     "InvalidShutdownTimeout",
     "InvalidTransport",
     "ListenError",
+    "MCPServer",
     "NoApplication",
+    "NoElicitation",
     "NoHTTPServer",
+    "Registry",
     "Server",
     "ShutdownTimeout",
     "StreamableHTTPHandler",
     "Transport",
+    "UserCanceled",
+    "UserDeclined",
+    "aget_user",
+    "get_user",
 ]
 
 

@@ -5,6 +5,7 @@ from typing import Any
 from django.apps import apps
 from django.conf import settings
 from django.core.checks import CheckMessage, Error, Info
+from django.core.checks import Warning as CheckWarning
 
 from mcp_serving import conf
 from mcp_serving.shadowing import sdk_problem
@@ -45,19 +46,59 @@ def check_project(**_: Any) -> list[CheckMessage]:
 
 
 def check_import(**_: Any) -> list[CheckMessage]:
-    """With ``check --deploy``: import what the settings name."""
+    """With ``check --deploy``: import what the settings name, and look at what comes of it."""
     if conf.problems() or sdk_problem():
         return []  # told already
     configuration = conf.configuration()
     found: list[CheckMessage] = []
     if configuration.server is not None:
         try:
-            conf.load_server(configuration.server)
+            server = conf.load_server(configuration.server)
         except Exception as error:
             found.append(Error(f"MCP_SERVING['SERVER']: {error}", id="mcp_serving.E003"))
+        else:
+            found += _check_server(configuration.server, server)
     if configuration.http_server is not None:
         try:
             conf.load(configuration.http_server)
         except Exception as error:
             found.append(Error(f"MCP_SERVING['HTTP_SERVER']: {error}", id="mcp_serving.E004"))
     return found
+
+
+def _check_server(path: str, server: Any) -> list[CheckMessage]:
+    from mcp_serving.tools.server import MCPServer
+
+    if not isinstance(server, MCPServer):
+        return [
+            Info(
+                f"{path} is a server of the SDK's own class: its sync functions run in threads that keep their "
+                "database connections open, and it knows no users, permissions and questions.",
+                hint="Use mcp_serving.MCPServer, which is a subclass.",
+                id="mcp_serving.I003",
+            )
+        ]
+    return _check_write_tools(server) if server.gated_tools else []
+
+
+def _check_write_tools(server: Any) -> list[CheckMessage]:
+    """Older clients cannot be asked through every handler. The handlers exist once the routers are imported."""
+    from mcp_serving import sdk
+    from mcp_serving.asgi import lifecycle
+
+    if application := getattr(settings, "ASGI_APPLICATION", None):
+        try:
+            conf.load(application)
+        except Exception as error:
+            return [Error(f"ASGI_APPLICATION: {error}", id="mcp_serving.E005")]
+    return [
+        CheckWarning(
+            f"The handler at {', '.join(handler.paths) or 'no path of its own'} has {option}=True: clients up to "
+            f"2025-11-25 cannot use {', '.join(server.gated_tools)} through it, which ask the user first.",
+            hint=f"Leave out {option}, or mount a second handler without it for these clients.",
+            id="mcp_serving.W001",
+        )
+        for handler in lifecycle.handlers_of(sdk.low_level(server))
+        for option in ("stateless_http", "json_response")
+        if handler.options.get(option)
+    ]

@@ -96,11 +96,13 @@ def load(path: str) -> Any:
 def load_server(path: str) -> Any:
     """The MCP server at a dotted path, or what the callable there returns."""
     from mcp_serving import sdk
+    from mcp_serving.tools.discovery import discover
 
     server = load(path)
     if callable(server):
         server = server()
     sdk.low_level(server)
+    discover()
     return server
 
 

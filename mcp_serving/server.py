@@ -15,11 +15,13 @@ from mcp_serving.serving import signals
 from mcp_serving.serving.standard_streams import StandardStreams
 from mcp_serving.serving.stdio import StdioTransport
 from mcp_serving.transport import Transport
+from mcp_serving.users import local_user
 
 if TYPE_CHECKING:
     import signal
 
     from daphne.server import Server as DaphneServer
+    from django.contrib.auth.models import AbstractBaseUser
     from mcp.server.lowlevel.server import Server as LowLevelServer
 
     from mcp_serving.ledger import Ledger
@@ -41,6 +43,8 @@ class Server:
             called once, only for http and both. It is served as given, except that signals and the
             shutdown are handled here.
         shutdown_timeout: seconds that the whole graceful shutdown may take.
+        user: the Django user that ``get_user()`` gives over stdio; nobody if left out. Over HTTP it is the
+            request's.
 
     Raises:
         InvalidServer: ``mcp`` is not a server of the SDK.
@@ -59,6 +63,7 @@ class Server:
         transport: Transport | str = Transport.STDIO,
         http_server: DaphneServer | Callable[[], DaphneServer] | None = None,
         shutdown_timeout: float = DEFAULT_SHUTDOWN_TIMEOUT,
+        user: AbstractBaseUser | None = None,
     ) -> None:
         self.mcp = mcp
         """The server of the SDK underneath."""
@@ -71,6 +76,7 @@ class Server:
                 "that returns one; in the settings, MCP_SERVING['HTTP_SERVER']."
             )
         self._http_server = http_server
+        self._user = user
         self._announce: Callable[[str], None] = logger.info
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopping = asyncio.Event()
@@ -182,6 +188,7 @@ class Server:
             addresses = await daphne.listen(runtime.ledger)
             self._announce(f"{identity} is at {self._where(addresses)}. Stop it with Ctrl-C or SIGTERM.")
         if stdio is not None:
+            local_user.set(self._user)  # for the task that serves stdio: it begins with a copy of this context
             stdio.start(served)
             hint = " This is a terminal: an MCP client is expected there." if stdio.is_terminal else ""
             self._announce(

@@ -20,10 +20,10 @@ from tests.harness import DEADLINE
 
 from django.core.cache import cache  # isort: skip - after Django is set up
 
+from mcp_serving import MCPServer
 from mcp_serving.errors import NoElicitation
 from mcp_serving.testing import Answers, client
 from mcp_serving.tools import request_state
-from mcp_serving.tools.server import MCPServer
 
 pytestmark = pytest.mark.usefixtures("users")
 MODES = ["auto", "legacy"]

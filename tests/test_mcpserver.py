@@ -33,8 +33,7 @@ from tests.project import postponed
 
 from mcp_serving import StreamableHTTPHandler, sdk  # isort: skip
 from mcp_serving.testing import Answers, client  # isort: skip
-from mcp_serving.tools.registry import Registry  # isort: skip
-from mcp_serving.tools.server import MCPServer  # isort: skip
+from mcp_serving import MCPServer, Registry  # isort: skip
 
 MODES = ["auto", "legacy"]
 

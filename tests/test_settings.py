@@ -164,6 +164,33 @@ def test_atomic_requests_and_a_wsgi_runserver_are_told_by_check() -> None:
     assert "mcp_serving.I002" not in manage("check", TEST_APPS='["daphne"]').stderr
 
 
+def test_deploy_checks_say_what_a_server_of_the_sdks_own_class_goes_without() -> None:
+    check = manage("check", "--deploy")
+    assert "mcp_serving.I003" in check.stderr
+    assert "Use mcp_serving.MCPServer" in check.stderr
+
+
+def test_deploy_checks_warn_of_write_tools_behind_handlers_that_cannot_ask_older_clients() -> None:
+    gated = settings(SERVER="tests.project.gated.server")
+    check = manage("check", "--deploy", TEST_ASGI_APPLICATION="tests.project.gated.application", **gated)
+    warnings = [line for line in check.stderr.splitlines() if "mcp_serving.W001" in line]
+    assert len(warnings) == 2
+    for said in ("The handler at /stateless has stateless_http=True", "The handler at /json has json_response=True"):
+        assert any(said in line for line in warnings)
+    assert all("cannot use delete_everything through it" in line for line in warnings)
+
+
+def test_the_mcp_module_of_an_installed_app_is_imported_when_the_server_is_wanted() -> None:
+    with_app = {"TEST_APPS": '["tests.project.reusable"]'}
+    command = manage("runmcp", "--server", "tests.project.mcp.empty", **with_app)
+    assert "MCP server empty-server (1 tool)" in command.stderr
+    assert command.returncode == 0
+    assert "imported" not in manage("check", **with_app).stdout
+    failing = manage("runmcp", TEST_APPS='["tests.project.broken_app"]')
+    assert "ZeroDivisionError" in failing.stderr
+    assert failing.returncode == 1
+
+
 def test_text_that_the_command_or_django_would_print_on_standard_output_goes_to_standard_error() -> None:
     with runmcp("--server", "tests.project.talkative.server") as process:
         assert process.popen.stdin is not None

@@ -17,8 +17,7 @@ from django.contrib.auth.models import Permission, User  # isort: skip - after D
 from django.test import TestCase  # isort: skip
 
 from mcp_serving.testing import Answers, client  # isort: skip
-from mcp_serving.tools.server import MCPServer  # isort: skip
-from mcp_serving.users import get_user  # isort: skip
+from mcp_serving import MCPServer, get_user  # isort: skip
 from tests.project.shop import server  # isort: skip
 
 pytestmark = pytest.mark.usefixtures("users")

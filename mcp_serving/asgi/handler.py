@@ -15,6 +15,7 @@ from mcp_serving import sdk
 from mcp_serving.asgi import hosts, lifecycle, page
 from mcp_serving.asgi.guard import ASGIApp, Guard, Receive, Scope, Send, respond, wire_of
 from mcp_serving.runtime import Runtime
+from mcp_serving.tools.discovery import discover
 
 if TYPE_CHECKING:
     from django.urls import URLPattern
@@ -65,13 +66,15 @@ class StreamableHTTPHandler:
         self._checks_hosts = options.get("transport_security") is None
         if self._checks_hosts:
             options["transport_security"] = sdk.without_host_checks()
-        self._options = options
+        self.options = options
+        """The options for the SDK's application."""
         # Built now, so that a wrong option is found at import; the first start uses it.
         self._built: tuple[Starlette, StreamableHTTPSessionManager] | None = self._build()
         self._failing = False
         self.paths: list[str] = []
         """Where ``urlpatterns`` has put it, relative to the router."""
         lifecycle.register(self)
+        discover()
 
     @property
     def server(self) -> LowLevelServer[Any]:
@@ -91,7 +94,7 @@ class StreamableHTTPHandler:
         app, _ = self._built or self._build()
         others = [
             as_route(route.path_regex.pattern.removeprefix("^/"), partial(self._serve_other_route, route))
-            for route in sdk.routes_beside_mcp(app, self._options)
+            for route in sdk.routes_beside_mcp(app, self.options)
         ]
         return [as_route(rf"^{re.escape(path)}/?\Z", self), *others]
 
@@ -179,7 +182,7 @@ class StreamableHTTPHandler:
         return mounted
 
     def _build(self) -> tuple[Starlette, StreamableHTTPSessionManager]:
-        app = self._mcp.streamable_http_app(**self._options)
+        app = self._mcp.streamable_http_app(**self.options)
         return app, self._mcp.session_manager
 
     @asynccontextmanager
@@ -188,7 +191,7 @@ class StreamableHTTPHandler:
         self._built = None  # a session manager runs once
         manager.app = view
         async with manager.run():
-            yield Mounted(app, sdk.mcp_endpoint(app, self._options))
+            yield Mounted(app, sdk.mcp_endpoint(app, self.options))
 
 
 async def _exchange(app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:

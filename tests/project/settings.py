@@ -8,7 +8,7 @@ DEBUG = os.environ.get("TEST_DEBUG", "1") == "1"
 ALLOWED_HOSTS = ["localhost", "127.0.0.1", "[::1]", "testserver"]
 INSTALLED_APPS = ["mcp_serving", *json.loads(os.environ.get("TEST_APPS", "[]"))]
 ROOT_URLCONF = "tests.project.urls"
-ASGI_APPLICATION = "tests.project.asgi.application"
+ASGI_APPLICATION = os.environ.get("TEST_ASGI_APPLICATION", "tests.project.asgi.application")
 DATABASES = json.loads(os.environ.get("TEST_DATABASES", "{}"))
 USE_TZ = True
 MCP_SERVING = json.loads(

@@ -10,8 +10,7 @@ from mcp.server.mcpserver.exceptions import ToolError
 from mcp.server.mcpserver.resolve import Resolve
 from pydantic import Field
 
-from mcp_serving.tools.server import MCPServer
-from mcp_serving.users import aget_user, get_user
+from mcp_serving import MCPServer, aget_user, get_user
 from tests.project.events import note
 
 server = MCPServer("shop")

@@ -10,8 +10,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from django.apps import apps
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import BaseCommand, CommandError
+from django.db import connections
 
 from mcp_serving import conf
 from mcp_serving.errors import (
@@ -30,6 +32,8 @@ from mcp_serving.shadowing import sdk_problem
 from mcp_serving.transport import Transport
 
 if TYPE_CHECKING:
+    from django.contrib.auth.models import AbstractBaseUser
+
     from mcp_serving.server import Server
 
 USER_MISTAKES = (
@@ -73,6 +77,12 @@ class Command(BaseCommand):
             "--http-server",
             metavar="PATH",
             help="dotted path to the callable that builds the Daphne server; default: MCP_SERVING['HTTP_SERVER']",
+        )
+
+        parser.add_argument(
+            "--user",
+            metavar="NAME",
+            help="the Django user who uses the server over stdio; default: nobody",
         )
 
     def run_from_argv(self, argv: list[str]) -> None:
@@ -135,7 +145,28 @@ class Command(BaseCommand):
             transport=self._transport,
             http_server=http_server,
             shutdown_timeout=configuration.shutdown_timeout if timeout is None else timeout,
+            user=self._user(options["user"]),
         )
+
+    def _user(self, name: str | None) -> AbstractBaseUser | None:
+        if name is None:
+            return None
+        if not self._transport.uses_stdio:
+            raise CommandError(f"--user {name} is for stdio: over HTTP, each request has its own user.")
+        if not apps.is_installed("django.contrib.auth"):
+            raise CommandError("--user needs 'django.contrib.auth' in INSTALLED_APPS.")
+        from django.contrib.auth import get_user_model
+
+        model = get_user_model()
+        try:
+            user = model._default_manager.get_by_natural_key(name)
+        except model.DoesNotExist:
+            raise CommandError(f"--user: there is no user {name!r}.") from None
+        finally:
+            connections.close_all()  # the event loop's thread uses none
+        if not user.is_active:
+            raise CommandError(f"--user: the user {name!r} is not active.")
+        return user
 
 
 def _transport(option: str | None) -> Transport:
