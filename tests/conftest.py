@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,6 +13,12 @@ import pytest
 from tests.harness import ROOT, Events
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "tests.project.settings")  # for the tests that need no process
+
+# Where the tests run in the background of a script, or under nohup, these are ignored, also in every child:
+# `runmcp` would leave them so, rightly. The tests are about a process that gets them.
+for number in (signal.SIGINT, signal.SIGHUP):
+    if signal.getsignal(number) is signal.SIG_IGN:
+        signal.signal(number, signal.SIG_DFL if number is signal.SIGHUP else signal.default_int_handler)
 
 
 @pytest.fixture
