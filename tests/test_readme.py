@@ -9,10 +9,12 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
 from mcp import Client, StdioServerParameters
+from mcp_types import ElicitRequestParams, ElicitResult
 
 from tests.harness import DEADLINE, ROOT, running
 
@@ -36,6 +38,9 @@ def mysite(tmp_path_factory: pytest.TempPathFactory) -> Path:
             path.write_text(path.read_text() + code)
         else:
             path.write_text(code)
+    (write_tool,) = [code for _, code in BLOCKS if "def delete_account" in code]
+    with (folder / "mysite" / "mcp.py").open("a") as server:
+        server.write(write_tool)
     manage = [sys.executable, "manage.py"]
     subprocess.run([*manage, "migrate", "--verbosity", "0"], cwd=folder, check=True, env=env())
     subprocess.run([*manage, "check"], cwd=folder, check=True, env=env())
@@ -96,6 +101,35 @@ def test_runmcp_over_both_serves_what_the_configurations_name(mysite: Path) -> N
         assert process.popen.stdin is not None
         process.popen.stdin.close()
         assert process.wait() == 0
+
+
+def test_the_write_tool_asks_its_question_and_runs_for_the_user_with_the_permission(mysite: Path) -> None:
+    in_shell(mysite, "User.objects.create_user('ann'); User.objects.create_superuser('boss')")
+    questions: list[str] = []
+
+    async def accept(_: Any, params: ElicitRequestParams) -> ElicitResult:
+        questions.append(params.message)
+        return ElicitResult(action="accept", content={})
+
+    async def delete_ann(*user: str) -> str:
+        server = StdioServerParameters(
+            command=sys.executable, args=["manage.py", "runmcp", *user], env=env(), cwd=mysite
+        )
+        with anyio.fail_after(DEADLINE):
+            async with Client(server, elicitation_callback=accept) as client:
+                result = await client.call_tool("delete_account", {"name": "ann"})
+                return str(result.content[0].text)  # type: ignore[union-attr]
+
+    assert anyio.run(delete_ann) == "Unknown tool: delete_account"
+    assert anyio.run(delete_ann, "--user", "boss") == "boss has deleted ann."
+    assert questions == ["Delete the account of ann?"]
+    in_shell(mysite, "User.objects.all().delete()")
+
+
+def in_shell(mysite: Path, code: str) -> None:
+    script = f"from django.contrib.auth.models import User; {code}"
+    command = [sys.executable, "manage.py", "shell", "--verbosity", "0", "-c", script]
+    subprocess.run(command, cwd=mysite, env=env(), check=True)
 
 
 def test_the_piped_lines_print_two_answers(mysite: Path) -> None:
