@@ -3,11 +3,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.harness import ROOT, Events
+from tests.postgres import PostgreSQL, running_postgresql
 
 
 @pytest.fixture
@@ -27,3 +29,10 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     for command in (["migrate", "--verbosity", "0"], ["create_demo_data"]):
         subprocess.run([sys.executable, "manage.py", *command], cwd=ROOT, env=env, check=True, capture_output=True)
     return env
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[PostgreSQL]:
+    """A PostgreSQL of the tests' own."""
+    with running_postgresql() as server:
+        yield server
