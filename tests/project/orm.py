@@ -270,7 +270,5 @@ def build_daphne() -> Any:
 
     get_asgi_application()
     handler = StreamableHTTPHandler(server)
-    answering_json = StreamableHTTPHandler(server, json_response=True)
-    routes = [*handler.urlpatterns("mcp"), *answering_json.urlpatterns("json")]
-    application = ProtocolTypeRouter({"http": URLRouter(routes)})
+    application = ProtocolTypeRouter({"http": URLRouter(handler.urlpatterns("mcp"))})
     return Server(application=application, endpoints=json.loads(os.environ["TEST_ENDPOINTS"]))
