@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.harness import ROOT, Events
+from tests.postgres import PostgreSQL, running_postgresql
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "tests.project.settings")  # for the tests that need no process
 
@@ -49,3 +50,10 @@ def users() -> Iterator[None]:
     yield
     in_django.close_connections()
     shutil.rmtree(in_django.DATABASE.parent)
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[PostgreSQL]:
+    """A PostgreSQL of the tests' own."""
+    with running_postgresql() as server:
+        yield server

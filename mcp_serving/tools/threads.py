@@ -19,7 +19,7 @@ from typing import Annotated, Any, ParamSpec, TypeVar, get_args, get_origin
 
 from asgiref.sync import SyncToAsync, ThreadSensitiveContext
 from channels.db import DatabaseSyncToAsync
-from django.db import close_old_connections
+from django.db import connections
 from mcp.server.mcpserver.resolve import Resolve
 
 P = ParamSpec("P")
@@ -48,7 +48,7 @@ class DjangoThreads:
             # Not Channels' class: it closes connections in a transaction, and Django's TestCase is in one.
             runner = SyncToAsync(function, thread_sensitive=True)
         else:
-            runner = DatabaseSyncToAsync(function, thread_sensitive=False, executor=self._pool)
+            runner = _InPool(function, thread_sensitive=False, executor=self._pool)
         result: T = await runner(*args, **kwargs)
         return result
 
@@ -85,6 +85,19 @@ class DjangoThreads:
             return hint
         ours = [Resolve(self.wrap(item.fn)) if isinstance(item, Resolve) else item for item in metadata]
         return Annotated[kind, *ours]
+
+
+class _InPool(DatabaseSyncToAsync):  # type: ignore[misc] # channels.db has no types
+    """``database_sync_to_async`` whose connections, kept from an earlier call, are checked when first used.
+
+    Django notices that the database ended a kept connection (``CONN_MAX_AGE``) only when a query fails, unless
+    ``CONN_HEALTH_CHECKS`` is on. A failed request is repeated by a browser's user; a failed tool call is not.
+    """
+
+    def thread_handler(self, *args: Any, **kwargs: Any) -> Any:
+        for connection in connections.all(initialized_only=True):
+            connection.health_check_enabled = True  # type: ignore[attr-defined] # not in django-stubs
+        return super().thread_handler(*args, **kwargs)
 
 
 def is_async(function: Callable[..., Any]) -> bool:
@@ -148,12 +161,5 @@ class _LazyThread(Executor):
     def end(self) -> None:
         """Close the connections of the thread and end it, without waiting for what it still does."""
         if self._thread is not None:
-            self._thread.submit(_close_connections)
+            self._thread.submit(connections.close_all)
             self._thread.shutdown(wait=False)
-
-
-def _close_connections() -> None:
-    from django.db import connections
-
-    close_old_connections()
-    connections.close_all()  # the thread ends: there is nobody to keep one for
