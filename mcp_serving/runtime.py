@@ -35,13 +35,15 @@ class Held(Generic[T]):
     """An async context manager held open by a task of its own, so that the task that leaves it entered it.
 
     ``open`` may be called at any time, by any number of tasks: the manager is entered once, and entered
-    again after it failed or was closed. ``manager`` makes a new one for every entry.
+    again after it failed or was closed, never before the last one is left. ``manager`` makes a new one for
+    every entry.
     """
 
     def __init__(self, name: str, manager: Callable[[], AbstractAsyncContextManager[T]]) -> None:
         self._name = name
         self._manager = manager
         self._leave = asyncio.Event()
+        self._leaving = asyncio.Lock()
         self._entered: asyncio.Future[T] | None = None
         self._owner: asyncio.Task[None] | None = None
 
@@ -71,6 +73,8 @@ class Held(Generic[T]):
 
     async def _own(self, entered: asyncio.Future[T], leave: asyncio.Event) -> None:
         try:
+            async with self._leaving:
+                pass  # the one before is left, or given up
             async with self._manager() as value:
                 entered.set_result(value)
                 await leave.wait()
@@ -97,13 +101,14 @@ class Held(Generic[T]):
         self._leave.set()
         if entered is not None and not entered.done():
             owner.cancel()
-        with deadline.scope(share):
-            await asyncio.wait({owner})
-        in_time = owner.done()
-        if not in_time:
-            owner.cancel()
-            with anyio.move_on_after(CANCELLED_SECONDS):
+        async with self._leaving:
+            with deadline.scope(share):
                 await asyncio.wait({owner})
+            in_time = owner.done()
+            if not in_time:
+                owner.cancel()
+                with anyio.move_on_after(CANCELLED_SECONDS):
+                    await asyncio.wait({owner})
         if owner.done() and not owner.cancelled() and (error := owner.exception()) is not None:
             raise error
         return in_time
