@@ -8,7 +8,6 @@ from collections.abc import Callable, Hashable
 from contextlib import AbstractAsyncContextManager
 from contextvars import Context
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
-from weakref import WeakKeyDictionary
 
 import anyio
 from mcp.shared.exceptions import MCPError
@@ -132,6 +131,7 @@ class Runtime:
         runtimes = _runtimes.setdefault(asyncio.get_running_loop(), {})
         runtime = runtimes.get(server)
         if runtime is None:
+            _forget_closed_loops()
             runtime = runtimes[server] = cls(server)
         return runtime
 
@@ -190,7 +190,14 @@ class Runtime:
         raise MCPError(CONNECTION_CLOSED, "The server is shutting down; the call was cancelled.")
 
 
-_runtimes: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[Any, Runtime]] = WeakKeyDictionary()
+_runtimes: dict[asyncio.AbstractEventLoop, dict[Any, Runtime]] = {}
+
+
+def _forget_closed_loops() -> None:
+    # Weak references would not do it: the events and futures of a runtime refer to its loop.
+    for loop in list(_runtimes):  # a copy: loops of other threads join meanwhile
+        if loop.is_closed():
+            _runtimes.pop(loop, None)
 
 
 def runtimes() -> list[Runtime]:
