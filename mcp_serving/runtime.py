@@ -171,9 +171,10 @@ class Runtime:
             Exception: what the lifespan raised while it was left.
         """
         on_top = [self._on_top.pop(key) for key in list(self._on_top)]
-        for error in await asyncio.gather(*(held.close(deadline, share) for held in on_top), return_exceptions=True):
-            if isinstance(error, Exception):
-                logger.error("The session manager failed while it was left.", exc_info=error)
+        closing = (held.close(deadline, share) for held in on_top)
+        for outcome in await asyncio.gather(*closing, return_exceptions=True):
+            if isinstance(outcome, Exception):
+                logger.error("The session manager failed while it was left.", exc_info=outcome)
         return await self._lifespan.close(deadline)
 
     async def _handle(self, ctx: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:
