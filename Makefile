@@ -1,5 +1,6 @@
 # `make run` and `make test` set everything up themselves: all they need is Python 3.11 or later.
-PYTHON ?= python3
+PYTHON ?= $(or $(shell for each in python3 python3.11 python3.12 python3.13 python3.14; do \
+	$$each -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$each && break; done), python3)
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready

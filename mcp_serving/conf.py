@@ -8,11 +8,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from difflib import get_close_matches
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
-from django.utils.module_loading import import_string
+from django.utils import module_loading
 
 from mcp_serving.errors import InvalidShutdownTimeout
 from mcp_serving.transport import Transport
@@ -88,19 +89,27 @@ def load(path: str) -> Any:
         ImproperlyConfigured: it cannot be imported; names the cause and where it is.
     """
     try:
-        return import_string(path)
+        return module_loading.import_string(path)
     except Exception as error:
         raise ImproperlyConfigured(f"{path!r} cannot be imported: {cause_of(error)}.") from error
 
 
 def load_server(path: str) -> Any:
-    """The MCP server at a dotted path, or what the callable there returns."""
+    """The MCP server at a dotted path, or what the callable there returns.
+
+    Raises:
+        ImproperlyConfigured: the path cannot be imported, or the callable failed.
+        InvalidServer: it is not a server of the SDK.
+    """
     from mcp_serving import sdk
     from mcp_serving.tools.discovery import discover
 
     server = load(path)
     if callable(server):
-        server = server()
+        try:
+            server = server()
+        except Exception as error:
+            raise ImproperlyConfigured(f"The callable {path!r} failed: {cause_of(error)}.") from error
     sdk.low_level(server)
     discover()
     return server
@@ -108,10 +117,19 @@ def load_server(path: str) -> Any:
 
 def cause_of(error: Exception) -> str:
     """An exception in one line, with the place in the user's code that it comes from."""
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if "importlib" not in frame.filename]
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not _only_imports(frame.filename)]
     where = f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
     text = " ".join(str(error).split())
     return f"{type(error).__name__}: {text}{where}" if text else f"{type(error).__name__}{where}"
+
+
+def _only_imports(filename: str) -> bool:
+    """Whether it is this package, Django's ``import_string`` or Python's import: none of them the user's code."""
+    return (
+        Path(__file__).parent in Path(filename).parents
+        or filename == module_loading.__file__
+        or "importlib" in filename
+    )
 
 
 def valid_shutdown_timeout(value: object) -> float:
@@ -122,7 +140,7 @@ def valid_shutdown_timeout(value: object) -> float:
     """
     try:
         seconds = float(value)  # type: ignore[arg-type]  # what is no number raises
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         seconds = math.nan
     if isinstance(value, bool) or not (math.isfinite(seconds) and seconds >= 0):
         raise InvalidShutdownTimeout(

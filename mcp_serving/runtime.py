@@ -8,7 +8,6 @@ from collections.abc import Callable, Hashable
 from contextlib import AbstractAsyncContextManager
 from contextvars import Context
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
-from weakref import WeakKeyDictionary
 
 import anyio
 from mcp.shared.exceptions import MCPError
@@ -35,13 +34,15 @@ class Held(Generic[T]):
     """An async context manager held open by a task of its own, so that the task that leaves it entered it.
 
     ``open`` may be called at any time, by any number of tasks: the manager is entered once, and entered
-    again after it failed or was closed. ``manager`` makes a new one for every entry.
+    again after it failed or was closed, never before the last one is left. ``manager`` makes a new one for
+    every entry.
     """
 
     def __init__(self, name: str, manager: Callable[[], AbstractAsyncContextManager[T]]) -> None:
         self._name = name
         self._manager = manager
         self._leave = asyncio.Event()
+        self._leaving = asyncio.Lock()
         self._entered: asyncio.Future[T] | None = None
         self._owner: asyncio.Task[None] | None = None
 
@@ -71,6 +72,8 @@ class Held(Generic[T]):
 
     async def _own(self, entered: asyncio.Future[T], leave: asyncio.Event) -> None:
         try:
+            async with self._leaving:
+                pass  # the one before is left, or given up
             async with self._manager() as value:
                 entered.set_result(value)
                 await leave.wait()
@@ -97,13 +100,14 @@ class Held(Generic[T]):
         self._leave.set()
         if entered is not None and not entered.done():
             owner.cancel()
-        with deadline.scope(share):
-            await asyncio.wait({owner})
-        in_time = owner.done()
-        if not in_time:
-            owner.cancel()
-            with anyio.move_on_after(CANCELLED_SECONDS):
+        async with self._leaving:
+            with deadline.scope(share):
                 await asyncio.wait({owner})
+            in_time = owner.done()
+            if not in_time:
+                owner.cancel()
+                with anyio.move_on_after(CANCELLED_SECONDS):
+                    await asyncio.wait({owner})
         if owner.done() and not owner.cancelled() and (error := owner.exception()) is not None:
             raise error
         return in_time
@@ -127,6 +131,7 @@ class Runtime:
         runtimes = _runtimes.setdefault(asyncio.get_running_loop(), {})
         runtime = runtimes.get(server)
         if runtime is None:
+            _forget_closed_loops()
             runtime = runtimes[server] = cls(server)
         return runtime
 
@@ -166,9 +171,10 @@ class Runtime:
             Exception: what the lifespan raised while it was left.
         """
         on_top = [self._on_top.pop(key) for key in list(self._on_top)]
-        for error in await asyncio.gather(*(held.close(deadline, share) for held in on_top), return_exceptions=True):
-            if isinstance(error, Exception):
-                logger.error("The session manager failed while it was left.", exc_info=error)
+        closing = (held.close(deadline, share) for held in on_top)
+        for outcome in await asyncio.gather(*closing, return_exceptions=True):
+            if isinstance(outcome, Exception):
+                logger.error("The session manager failed while it was left.", exc_info=outcome)
         return await self._lifespan.close(deadline)
 
     async def _handle(self, ctx: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:
@@ -185,7 +191,14 @@ class Runtime:
         raise MCPError(CONNECTION_CLOSED, "The server is shutting down; the call was cancelled.")
 
 
-_runtimes: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[Any, Runtime]] = WeakKeyDictionary()
+_runtimes: dict[asyncio.AbstractEventLoop, dict[Any, Runtime]] = {}
+
+
+def _forget_closed_loops() -> None:
+    # Weak references would not do it: the events and futures of a runtime refer to its loop.
+    for loop in list(_runtimes):  # a copy: loops of other threads join meanwhile
+        if loop.is_closed():
+            _runtimes.pop(loop, None)
 
 
 def runtimes() -> list[Runtime]:

@@ -63,6 +63,7 @@ def joined(server: LowLevelServer[Any], state: Any, first: ServerMiddleware[Any]
     view = copy.copy(server)
     view.lifespan = entered_already
     view.middleware = [first, *server.middleware]
+    view._session_manager = None  # the one before, whose view has the one before that, and so on for ever
     return view
 
 

@@ -186,3 +186,9 @@ def test_transport_security_that_the_user_gives_takes_the_place_of_djangos_rules
         return found
 
     assert anyio.run(statuses) == [400, 421]  # the first is the SDK's: no session
+
+
+@override_settings(DEBUG=False, ALLOWED_HOSTS=["example.com"], USE_X_FORWARDED_HOST=True)
+def test_a_header_with_an_underscore_does_not_pass_for_one_with_a_hyphen() -> None:
+    scope: dict[str, Any] = {"headers": [(b"host", b"evil.example"), (b"x_forwarded_host", b"example.com")]}
+    assert hosts.refusal(scope) is not None

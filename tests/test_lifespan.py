@@ -4,26 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import signal
-import sys
-import urllib.request
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 
 import pytest
 
+from mcp_serving.deadline import Deadline
+from mcp_serving.runtime import Held
+from tests.asgi_servers import serving
 from tests.harness import (
     INITIALIZE,
     INITIALIZED,
     Events,
     Process,
     call,
-    environment,
     free_port,
     runmcp,
-    running,
     serving_http,
     tcp,
     text_of,
-    wait_until,
 )
 from tests.http_client import Clients
 from tests.test_shutdown_http import SOON, gone, send_call
@@ -132,27 +131,9 @@ def test_a_signal_cuts_a_cleanup_that_hangs(events: Events) -> None:
     assert events.all() == [*ONCE, "cleanup cut"]
 
 
-SERVERS = {
-    "daphne": ["daphne", "--bind", "127.0.0.1", "--port"],
-    "uvicorn": ["uvicorn", "--host", "127.0.0.1", "--port"],
-}
-
-
-@pytest.mark.parametrize("server", SERVERS)
+@pytest.mark.parametrize("server", ["daphne", "uvicorn"])
 def test_another_asgi_server_leaves_the_lifespan_when_it_is_stopped(server: str, events: Events) -> None:
-    port = free_port()
-    module, *options = SERVERS[server]
-    command = [sys.executable, "-m", module, *options, str(port), "tests.project.asgi:application"]
-    with running(command, env=environment(**events.env)) as process:
-        address = f"http://127.0.0.1:{port}"
-
-        def answers() -> bool:
-            try:
-                return urllib.request.urlopen(f"{address}/quick/").read() == b"quick"
-            except OSError:
-                return False
-
-        wait_until(answers, "an answer")
+    with serving(server, env=events.env) as (process, address):
         assert asyncio.run(state_over_http(address)) == "shared"
 
         async def echo() -> None:
@@ -166,3 +147,43 @@ def test_another_asgi_server_leaves_the_lifespan_when_it_is_stopped(server: str,
         process.wait()
         assert "Traceback" not in process.errors
     assert events.all() == ONCE
+
+
+@pytest.mark.parametrize("server", ["runmcp", "daphne"])
+def test_a_request_while_the_lifespan_is_left_does_not_enter_it_again(server: str, events: Events) -> None:
+    with serving(server, env={**events.env, "TEST_LIFESPAN": "slow cleanup"}) as (process, address):
+
+        async def talk() -> int:
+            async with Clients(address) as clients:
+                session = await clients.session()
+                process.signal(signal.SIGTERM)
+                await asyncio.to_thread(events.wait_for, "lifespan left")
+                changed = {"jsonrpc": "2.0", "method": "notifications/roots/list_changed"}
+                return (await session.request("POST", "/mcp", changed)).status
+
+        assert asyncio.run(talk()) == 503
+        process.wait()
+    assert events.all() == [*ONCE, "slow cleanup done"]
+
+
+def test_what_is_opened_while_it_is_closed_is_entered_once_it_is_left() -> None:
+    noted = []
+
+    @asynccontextmanager
+    async def manager() -> AsyncIterator[None]:
+        noted.append("entered")
+        yield
+        await asyncio.sleep(0.05)
+        noted.append("left")
+
+    async def use() -> None:
+        held = Held("manager", manager)
+        await held.open()
+        closing = asyncio.create_task(held.close(Deadline(5)))
+        await asyncio.sleep(0)
+        await held.open()
+        assert await closing
+        assert await held.close(Deadline(5))
+
+    asyncio.run(use())
+    assert noted == ["entered", "left"] * 2

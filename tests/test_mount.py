@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import json
+import weakref
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -196,6 +199,21 @@ def test_a_handler_that_was_closed_starts_again_with_the_next_request() -> None:
     anyio.run(talk)
     anyio.run(talk)  # in another event loop, too
     assert entered == ["entered", "left"] * 6
+
+
+def test_event_loops_that_are_closed_are_not_kept() -> None:
+    handler = StreamableHTTPHandler(echo_server([]))
+    loops: list[weakref.ref[asyncio.AbstractEventLoop]] = []
+
+    async def talk() -> None:
+        loops.append(weakref.ref(asyncio.get_running_loop()))
+        assert await call_in_process(handler, "text") == "text"
+        await lifecycle.close()
+
+    for _ in range(3):
+        asyncio.run(talk())
+    gc.collect()
+    assert len([loop for loop in loops if loop() is not None]) <= 1
 
 
 def test_an_option_that_the_sdk_does_not_know_is_an_error_at_construction() -> None:

@@ -19,6 +19,12 @@ def test_mcpserver_keeps_its_low_level_server_in_this_private_attribute() -> Non
     assert isinstance(MCPServer("x")._lowlevel_server, LowLevelServer)
 
 
+def test_a_low_level_server_keeps_its_session_manager_in_this_private_attribute() -> None:
+    server = LowLevelServer("x")
+    server.streamable_http_app()
+    assert server._session_manager is server.session_manager
+
+
 def test_no_other_module_touches_a_private_attribute_of_the_sdk() -> None:
     for path in (ROOT / "mcp_serving").rglob("*.py"):
         if path.name != "sdk.py":

@@ -37,6 +37,7 @@ WRONG_SETTINGS = {
         r"'websocket' is not a transport; allowed are: stdio, http, both",
     ),
     "timeout of a wrong type": ({"SHUTDOWN_TIMEOUT": "soon"}, "the shutdown timeout is 'soon'"),
+    "timeout that no float can hold": ({"SHUTDOWN_TIMEOUT": 10**400}, "the shutdown timeout is 10{400};"),
     "negative timeout": ({"SHUTDOWN_TIMEOUT": -1}, "the shutdown timeout is -1"),
     "module that does not exist": ({"SERVER": "tests.nowhere.server"}, "no module 'tests.nowhere'"),
     "path of a wrong type": ({"SERVER": 7}, "7 is not a dotted path"),
@@ -68,6 +69,10 @@ def test_a_setting_that_is_no_dict_is_refused() -> None:
 WRONG_PATHS = {
     "attribute that does not exist": ("tests.project.mcp.nothing", 'does not define a "nothing"'),
     "not a server": ("tests.project.mcp.not_a_server", "not builtins.str"),
+    "callable that fails": (
+        "tests.project.mcp.make_nothing",
+        r"callable 'tests\.project\.mcp\.make_nothing' failed: KeyError",
+    ),
     "module that fails": ("tests.project.broken_module.server", "ZeroDivisionError.*broken_module.py, line 1"),
 }
 
@@ -85,6 +90,20 @@ def test_a_path_that_does_not_lead_to_a_server_is_one_line_in_runmcp_and_an_erro
     for text in (command.stderr, check.stderr):
         assert re.search(message, text), text
         assert "Traceback" not in text
+
+
+def test_the_place_of_a_mistake_is_named_only_where_it_is_in_the_project() -> None:
+    elsewhere = manage("runmcp", "--server", "tests.nowhere.server")
+    assert elsewhere.stderr == (
+        "CommandError: 'tests.nowhere.server' cannot be imported: "
+        "ModuleNotFoundError: No module named 'tests.nowhere'.\n"
+    )
+
+
+def test_what_a_module_says_when_it_exits_is_said() -> None:
+    command = manage("runmcp", "--server", "tests.project.exits.server")
+    assert command.stderr == "set SHOP_URL first\n"
+    assert command.returncode == 1
 
 
 def test_the_http_servers_path_is_imported_by_deploy_checks() -> None:

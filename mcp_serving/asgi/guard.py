@@ -88,7 +88,9 @@ class Guard:
 
     async def _serve_http(self, scope: Scope, receive: Receive, send: Send) -> None:
         if self._ledger.draining:
-            if (answer := await draining.answer_of_a_session(scope, receive)) is None:
+            answer = await draining.answer_of_a_session(scope, receive)
+            # With no call left to be about, it would start what is being closed again.
+            if answer is None or not self._ledger.calls:
                 await refuse_for_shutdown(send)
                 return
             receive = answer

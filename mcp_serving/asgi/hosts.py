@@ -34,6 +34,8 @@ class _ScopeRequest(HttpRequest):
         server_name, server_port = scope.get("server") or ("unknown", "0")
         self.META = {"SERVER_NAME": server_name, "SERVER_PORT": str(server_port)}
         for name, value in scope["headers"]:
+            if b"_" in name:  # it could pass for its twin with a hyphen, past a proxy that sets that one
+                continue
             key = "HTTP_" + name.decode("latin-1").upper().replace("-", "_")
             text = value.decode("latin-1")
             # Repeated headers are joined as Django joins them: two hosts are then no host that is allowed.

@@ -64,7 +64,7 @@ def see_to_the_end(*, told: bool = False) -> None:
         return
     _seen_to.add(loop)
     if daphne.runs(loop):
-        daphne.close_with(loop, close, CLOSE_SECONDS)
+        daphne.close_with(loop, _close_for_good, CLOSE_SECONDS)
     else:
         signals.run_before_the_server_hears(partial(_come_to_rest, closes=not told))
 
@@ -75,6 +75,13 @@ async def _come_to_rest(*, closes: bool) -> None:
         await drain(*(runtime.ledger for runtime in runtimes()))
     if closes:
         await close()
+
+
+async def _close_for_good() -> None:
+    """Daphne listens until its reactor has stopped: a request meanwhile must not start again what is closed."""
+    for runtime in runtimes():
+        runtime.ledger.draining = True
+    await close()
 
 
 async def close() -> None:

@@ -29,12 +29,7 @@ from twisted.protocols.tls import TLSMemoryBIOFactory, TLSMemoryBIOProtocol
 
 from mcp_serving.asgi.guard import Guard
 from mcp_serving.conf import cause_of
-from mcp_serving.errors import (
-    InvalidEndpoint,
-    InvalidHTTPServer,
-    ListenError,
-    NoApplication,
-)
+from mcp_serving.errors import InvalidEndpoint, InvalidHTTPServer, ListenError, NoApplication
 
 if TYPE_CHECKING:
     from twisted.python.failure import Failure
@@ -103,10 +98,11 @@ def _check_endpoint(endpoint: str) -> None:
 
 
 class DaphneTransport:
-    """Runs a Daphne server, with two of its attributes changed.
+    """Runs a Daphne server as given, but for what docs/daphne.md lists.
 
     Its ``application`` gets a guard around it, so that every request is in the ledger, and its
-    ``signal_handlers`` are off: signals start the graceful shutdown instead.
+    ``signal_handlers`` are off: signals start the graceful shutdown instead. ``listen_success`` and
+    ``listen_error`` are listened to.
     """
 
     def __init__(self, server: Any) -> None:
@@ -152,14 +148,14 @@ class DaphneTransport:
             self._listening.set()
 
     def _cannot_listen(self, original: Callable[[Failure], None], failure: Failure) -> None:
-        if type(self._server).listen_error is not DaphneServer.listen_error:
-            original(failure)
         error = failure.value
         hint = "Stop what listens there, or change the endpoint." if isinstance(error, CannotListenError) else ""
         self._failure = ListenError(f"The Daphne server cannot listen: {error} {hint}".rstrip())
         self._failure.errno = getattr(getattr(error, "socketError", error), "errno", None)
         self._failure.__cause__ = error
         self._listening.set()
+        if type(self._server).listen_error is not DaphneServer.listen_error:
+            original(failure)
 
     async def stop_accepting(self) -> None:
         """Close the listening sockets: a new connection is refused from now on."""

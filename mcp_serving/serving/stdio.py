@@ -6,11 +6,11 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from contextvars import Context, copy_context
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 import anyio
 import pydantic_core
+from anyio.abc import AsyncResource
 from mcp.shared.jsonrpc_dispatcher import cancelled_request_id_from_params
 from mcp.shared.message import ServerMessageMetadata, SessionMessage
 from mcp_types import (
@@ -73,7 +73,7 @@ class StdioTransport:
             raise error
 
 
-class _Wire:
+class _Wire(AsyncResource):
     """Reads messages for the SDK, writes its messages, and knows which requests are not answered yet.
 
     It is the ``ReadStream`` that the SDK iterates: a message is read only when the SDK wants one.
@@ -231,16 +231,8 @@ class _Wire:
         except anyio.EndOfStream:
             raise StopAsyncIteration from None
 
-    async def __aenter__(self) -> Self:
-        return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        await self.aclose()
-
-
-class _Outbound:
+class _Outbound(AsyncResource):
     """The ``WriteStream`` of a wire: closing it leaves standard output to ``StandardStreams.release``."""
 
     def __init__(self, wire: _Wire) -> None:
@@ -251,14 +243,6 @@ class _Outbound:
 
     async def aclose(self) -> None:
         pass
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        await self.aclose()
 
 
 def _line(message: JSONRPCMessage) -> bytes:

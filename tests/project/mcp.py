@@ -178,6 +178,10 @@ def make_server() -> MCPServer[Any]:
     return made
 
 
+def make_nothing() -> MCPServer[Any]:
+    raise KeyError("SHOP_URL")
+
+
 not_a_server = "a string"
 
 

@@ -93,6 +93,8 @@ class Command(BaseCommand):
             super().run_from_argv(argv)
         except SystemExit as leaving:
             status = leaving.code
+            if isinstance(status, str):  # as Python does for sys.exit("..."), in the project's own modules
+                self._announce(status)
         except KeyboardInterrupt:  # while it was starting
             status = 130
         except BaseException:

@@ -1,0 +1,3 @@
+import sys
+
+sys.exit("set SHOP_URL first")
