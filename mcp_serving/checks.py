@@ -26,9 +26,9 @@ def check_project(**_: Any) -> list[CheckMessage]:
     if atomic:
         found.append(
             Info(
-                f"ATOMIC_REQUESTS is on for {', '.join(map(repr, atomic))}, but an MCP call is not a Django view: "
-                "no transaction is opened around it.",
-                hint="Use transaction.atomic() in the tools that need one.",
+                f"ATOMIC_REQUESTS is on for {', '.join(map(repr, atomic))}, but an MCP call is not a Django view: a "
+                "transaction is opened around each sync function of an mcp_serving.MCPServer, and around nothing else.",
+                hint="Async tools, and a server of the SDK's own class, need transaction.atomic() where it matters.",
                 id="mcp_serving.I001",
             )
         )

@@ -10,7 +10,7 @@ from mcp_serving import sdk
 from mcp_serving.conf import DEFAULT_SHUTDOWN_TIMEOUT, valid_shutdown_timeout
 from mcp_serving.deadline import Deadline
 from mcp_serving.errors import NoHTTPServer, ShutdownTimeout
-from mcp_serving.runtime import Runtime, drain, runtimes
+from mcp_serving.runtime import CANCELLED_SECONDS, Runtime, drain, runtimes
 from mcp_serving.serving import signals
 from mcp_serving.serving.standard_streams import StandardStreams
 from mcp_serving.serving.stdio import StdioTransport
@@ -142,6 +142,7 @@ class Server:
             with signals.handled_by(loop, self._on_signal):
                 loop.run_until_complete(self._serve(streams, None))
         finally:
+            loop.run_until_complete(_end_stray_tasks())
             asyncio.set_event_loop(None)
             if not asyncio.all_tasks(loop):  # what could not be cancelled keeps its loop
                 loop.close()
@@ -164,6 +165,7 @@ class Server:
                     # Whoever stopped the reactor behind our back gets a graceful shutdown all the same.
                     self._request_stop("the Daphne server was stopped")
                     loop.run_until_complete(asyncio.wait({serving}))
+            loop.run_until_complete(_end_stray_tasks())
         serving.result()
 
     # Its life, from the first await to the last
@@ -312,6 +314,16 @@ class Server:
                 "No StreamableHTTPHandler of this MCP server is mounted: over HTTP, MCP is not to be reached."
             )
         return ", ".join(address + path for address in addresses for path in paths or [""])
+
+
+async def _end_stray_tasks() -> None:
+    """Let what a tool or the lifespan has started, and nobody has awaited, clean up after itself."""
+    stray = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in stray:
+        task.cancel()
+    if stray:
+        await asyncio.wait(stray, timeout=CANCELLED_SECONDS)
+    await asyncio.get_running_loop().shutdown_asyncgens()
 
 
 def _raise_the_last(errors: list[Exception]) -> None:

@@ -411,15 +411,15 @@ def test_an_exception_outside_a_transaction_rolls_nothing_back(postgres: Postgre
     assert postgres.rows("autocommitted") == 1
 
 
-def test_atomic_requests_is_for_views_and_not_applied_to_tools(postgres: PostgreSQL) -> None:
+def test_atomic_requests_wraps_each_sync_function_as_it_does_a_view(postgres: PostgreSQL) -> None:
     async def run() -> None:
         async with client_of("stdio", postgres.env(ATOMIC_REQUESTS=True)) as client:
-            assert await called(client, "add", name="with ATOMIC_REQUESTS", fail=False) is False
+            assert await called(client, "add", name="with ATOMIC_REQUESTS", fail=False) is True
             assert await called(client, "add", name="with ATOMIC_REQUESTS", fail=True) is None
             assert await ASYNC["async tool"](client, False) > 0
 
     anyio.run(run)
-    assert postgres.rows("with ATOMIC_REQUESTS") == 2
+    assert postgres.rows("with ATOMIC_REQUESTS") == 1
 
 
 # What it costs

@@ -11,6 +11,7 @@ from textwrap import dedent
 from typing import Any
 
 import pytest
+from mcp import Client
 
 from tests.harness import INITIALIZE, INITIALIZED, Events, Process, call, environment, free_port, running, tcp, text_of
 from tests.http_client import Clients
@@ -153,6 +154,62 @@ def test_it_runs_once_gives_back_standard_output_and_the_signals(events: Events)
             "and after another one",
         ]
     assert events.all() == ["lifespan entered", "lifespan left"] * 2
+
+
+def test_a_second_server_over_http_is_told_that_the_reactor_runs_once(events: Events) -> None:
+    text = """
+        for _ in range(2):
+            server = Server(mcp, transport="http", http_server=build)
+            threading.Timer(0.5, server.stop).start()
+            try:
+                server.run(announce=say)
+            except RuntimeError as error:
+                print(error)
+    """
+    with script(text, events) as process:
+        assert process.wait() == 0, process.errors
+        assert process.output().decode().startswith("Twisted's reactor runs once in a process")
+    assert events.all() == ["lifespan entered", "lifespan left"]
+
+
+@pytest.mark.parametrize("transport", ["stdio", "http"])
+def test_a_task_that_nobody_awaits_cleans_up_before_run_returns(transport: str, events: Events) -> None:
+    text = f"""
+        import asyncio
+
+        async def stray():
+            try:
+                await asyncio.Event().wait()
+            finally:
+                note("stray task cleaned up")
+
+        tasks = []
+
+        @mcp.tool()
+        async def leave_a_task():
+            tasks.append(asyncio.create_task(stray()))
+
+        server = Server(mcp, transport={transport!r}, http_server=build)
+        server.run(announce=say)
+        note("returned")
+    """
+    with script(text, events) as process:
+        if transport == "stdio":
+            process.send(INITIALIZE, INITIALIZED, call(1, "leave_a_task"))
+            process.receive()
+            process.receive()
+        else:
+            address = process.wait_for(r"is at (\S+?)/mcp,")[1]
+
+            async def leave() -> None:
+                async with Client(f"{address}/mcp") as client:
+                    await client.call_tool("leave_a_task", {})
+
+            asyncio.run(leave())
+        process.signal(signal.SIGTERM)
+        assert process.wait() == 0
+        assert "was destroyed" not in process.errors
+    assert events.all() == ["lifespan entered", "lifespan left", "stray task cleaned up", "returned"]
 
 
 @pytest.mark.parametrize("transport", ["stdio", "http"])

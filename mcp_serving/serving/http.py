@@ -103,9 +103,16 @@ class DaphneTransport:
     Its ``application`` gets a guard around it, so that every request is in the ledger, and its
     ``signal_handlers`` are off: signals start the graceful shutdown instead. ``listen_success`` and
     ``listen_error`` are listened to.
+
+    Raises:
+        RuntimeError: a Daphne server has run in this process already.
     """
 
+    _has_run = False
+
     def __init__(self, server: Any) -> None:
+        if DaphneTransport._has_run:
+            raise RuntimeError("Twisted's reactor runs once in a process, and it has run: start a new process.")
         self.started: asyncio.Future[None] = loop.create_future()
         """Done once ``run`` may be called: Daphne runs the event loop itself."""
         self._server = server
@@ -120,6 +127,7 @@ class DaphneTransport:
 
     def run(self) -> None:
         """Listen and serve; returns once ``stop`` was called."""
+        DaphneTransport._has_run = True
         # From verbosity 2 on, Twisted would put standard error through logging, and so in a circle where a
         # handler writes to it: rich's does, which the SDK installs where it finds it.
         globalLogBeginner.beginLoggingTo = partial(  # type: ignore[method-assign]

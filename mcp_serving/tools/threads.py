@@ -19,7 +19,7 @@ from typing import Annotated, Any, ParamSpec, TypeVar, get_args, get_origin
 
 from asgiref.sync import SyncToAsync, ThreadSensitiveContext
 from channels.db import DatabaseSyncToAsync
-from django.db import connections
+from django.db import connections, transaction
 from mcp.server.mcpserver.resolve import Resolve
 
 P = ParamSpec("P")
@@ -44,11 +44,12 @@ class DjangoThreads:
 
     async def run(self, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a sync function where the ORM may be used; waits for a free thread."""
+        in_transaction = _atomic(function)
         if in_callers_thread.get():
             # Not Channels' class: it closes connections in a transaction, and Django's TestCase is in one.
-            runner = SyncToAsync(function, thread_sensitive=True)
+            runner = SyncToAsync(in_transaction, thread_sensitive=True)
         else:
-            runner = _InPool(function, thread_sensitive=False, executor=self._pool)
+            runner = _InPool(in_transaction, thread_sensitive=False, executor=self._pool)
         result: T = await runner(*args, **kwargs)
         return result
 
@@ -98,6 +99,18 @@ class _InPool(DatabaseSyncToAsync):  # type: ignore[misc] # channels.db has no t
         for connection in connections.all(initialized_only=True):
             connection.health_check_enabled = True  # type: ignore[attr-defined] # not in django-stubs
         return super().thread_handler(*args, **kwargs)
+
+
+def _atomic(function: Callable[P, T]) -> Callable[P, T]:
+    """``function`` in a transaction of each database with ``ATOMIC_REQUESTS``, as Django has a view.
+
+    ``transaction.non_atomic_requests`` takes it out, as it does a view.
+    """
+    exempt = getattr(function, "_non_atomic_requests", ())
+    for alias, database in connections.settings.items():
+        if database["ATOMIC_REQUESTS"] and alias not in exempt:
+            function = transaction.atomic(using=alias)(function)
+    return function
 
 
 def is_async(function: Callable[..., Any]) -> bool:
