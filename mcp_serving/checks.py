@@ -36,7 +36,8 @@ def check_project(**_: Any) -> list[CheckMessage]:
     if serves_http and not (apps.is_installed("daphne") and getattr(settings, "ASGI_APPLICATION", None)):
         found.append(
             Info(
-                "manage.py runserver serves WSGI in this project: the MCP endpoint is not there.",
+                "manage.py runserver does not serve the MCP endpoint of this project: it is not Daphne's, or has no "
+                "ASGI_APPLICATION.",
                 hint="Put 'daphne' at the top of INSTALLED_APPS and set ASGI_APPLICATION, or use "
                 "manage.py runmcp --transport http.",
                 id="mcp_serving.I002",

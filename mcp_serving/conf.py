@@ -15,7 +15,7 @@ from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 from django.utils import module_loading
 
-from mcp_serving.errors import InvalidShutdownTimeout
+from mcp_serving.errors import InvalidServer, InvalidShutdownTimeout
 from mcp_serving.transport import Transport
 
 DEFAULT_SHUTDOWN_TIMEOUT = 10.0
@@ -110,7 +110,10 @@ def load_server(path: str) -> Any:
             server = server()
         except Exception as error:
             raise ImproperlyConfigured(f"The callable {path!r} failed: {cause_of(error)}.") from error
-    sdk.low_level(server)
+    try:
+        sdk.low_level(server)
+    except InvalidServer as error:
+        raise InvalidServer(f"{path!r}: {error}") from None
     discover()
     return server
 

@@ -72,8 +72,8 @@ class Server:
         self._server: LowLevelServer[Any] = sdk.low_level(mcp)
         if self.transport.uses_http and http_server is None:
             raise NoHTTPServer(
-                f"Transport {str(self.transport)!r} needs an http_server: a daphne.server.Server, or a callable "
-                "that returns one; in the settings, MCP_SERVING['HTTP_SERVER']."
+                f"Transport {str(self.transport)!r} needs a Daphne server: set MCP_SERVING['HTTP_SERVER'], or give "
+                "--http-server, the dotted path to the callable that builds it; in Python, http_server=..."
             )
         self._http_server = http_server
         self._user = user
@@ -188,7 +188,7 @@ class Server:
         identity = await self._introduce()
         if daphne is not None:
             addresses = await daphne.listen(runtime.ledger)
-            self._announce(f"{identity} is at {self._where(addresses)}. Stop it with Ctrl-C or SIGTERM.")
+            self._announce(f"{identity} is {self._where(addresses)}. Stop it with Ctrl-C or SIGTERM.")
         if stdio is not None:
             local_user.set(self._user)  # for the task that serves stdio: it begins with a copy of this context
             stdio.start(served)
@@ -309,11 +309,13 @@ class Server:
         from mcp_serving.asgi import lifecycle
 
         paths = [path for handler in lifecycle.handlers_of(self._server) for path in handler.paths]
-        if not paths:
-            logger.warning(
-                "No StreamableHTTPHandler of this MCP server is mounted: over HTTP, MCP is not to be reached."
-            )
-        return ", ".join(address + path for address in addresses for path in paths or [""])
+        if paths:
+            return "at " + ", ".join(address + path for address in addresses for path in paths)
+        logger.warning(
+            "No StreamableHTTPHandler of this MCP server is mounted, so no client can reach it over HTTP: add "
+            '*StreamableHTTPHandler(server).urlpatterns("mcp") to the URLRouter of the ASGI application.'
+        )
+        return f"not mounted at {', '.join(addresses)}, where the Daphne server listens"
 
 
 async def _end_stray_tasks() -> None:

@@ -98,6 +98,10 @@ def test_runmcp_over_both_serves_what_the_configurations_name(mysite: Path) -> N
     with running(command, env=env(), cwd=mysite) as process:
         address = process.wait_for(r"is at (http://127.0.0.1:\d+/mcp)")[1]
         anyio.run(count_users, address)
+        (script,) = [code for _, code in BLOCKS if code.startswith("# try_it.py")]
+        script = script.replace("http://127.0.0.1:8000/mcp", address)
+        said = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=DEADLINE).stdout
+        assert "structured_content={'result': 0}" in said
         assert process.popen.stdin is not None
         process.popen.stdin.close()
         assert process.wait() == 0

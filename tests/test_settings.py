@@ -68,7 +68,7 @@ def test_a_setting_that_is_no_dict_is_refused() -> None:
 
 WRONG_PATHS = {
     "attribute that does not exist": ("tests.project.mcp.nothing", 'does not define a "nothing"'),
-    "not a server": ("tests.project.mcp.not_a_server", "not builtins.str"),
+    "not a server": ("tests.project.mcp.not_a_server", "'tests.project.mcp.not_a_server': .* not builtins.str"),
     "callable that fails": (
         "tests.project.mcp.make_nothing",
         r"callable 'tests\.project\.mcp\.make_nothing' failed: KeyError",
@@ -95,8 +95,7 @@ def test_a_path_that_does_not_lead_to_a_server_is_one_line_in_runmcp_and_an_erro
 def test_the_place_of_a_mistake_is_named_only_where_it_is_in_the_project() -> None:
     elsewhere = manage("runmcp", "--server", "tests.nowhere.server")
     assert elsewhere.stderr == (
-        "CommandError: 'tests.nowhere.server' cannot be imported: "
-        "ModuleNotFoundError: No module named 'tests.nowhere'.\n"
+        "CommandError: --server: 'tests.nowhere.server' cannot be imported: there is no module 'tests.nowhere'.\n"
     )
 
 
@@ -118,6 +117,20 @@ def test_http_without_an_http_server_is_refused(transport: str) -> None:
     assert command.stderr.startswith("CommandError: ")
     assert "MCP_SERVING['HTTP_SERVER']" in command.stderr
     assert len(command.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize("path", ["tests.project.mcp:server", "server", "tests.nowhere.server"])
+def test_an_option_that_is_no_path_is_named_in_one_line(path: str) -> None:
+    command = manage("runmcp", "--server", path)
+    assert command.returncode == 1
+    assert command.stderr.startswith(f"CommandError: --server: {path!r} ")
+    assert len(command.stderr.splitlines()) == 1
+
+
+def test_without_debug_the_allowed_hosts_have_to_be_named_before_it_listens() -> None:
+    command = manage("runmcp", "--transport", "http", TEST_DEBUG="0", TEST_ALLOWED_HOSTS="[]")
+    assert command.returncode == 1
+    assert command.stderr.startswith("CommandError: With DEBUG off, ALLOWED_HOSTS has to name the hosts")
 
 
 def test_no_server_at_all_is_refused_with_what_to_set() -> None:

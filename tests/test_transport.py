@@ -39,7 +39,7 @@ def test_a_shutdown_timeout_may_come_as_text() -> None:
 
 @pytest.mark.parametrize("transport", ["http", "both"])
 def test_http_needs_an_http_server(transport: str) -> None:
-    with pytest.raises(NoHTTPServer, match=f"{transport!r} needs an http_server"):
+    with pytest.raises(NoHTTPServer, match=f"{transport!r} needs a Daphne server"):
         Server(MCPServer("x"), transport=transport)
 
 

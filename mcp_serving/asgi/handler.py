@@ -139,7 +139,8 @@ class StreamableHTTPHandler:
         if self._checks_hosts and (refused := hosts.refusal(scope)):
             status, reason = refused
             logger.warning("Refused a request for %r: %s", scope["path"], reason)
-            await respond(send, status, "Refused by the server's rules for Host and Origin.\n")
+            refused_header = "Origin" if status == 403 else "Host"
+            await respond(send, status, f"The server's settings do not allow this {refused_header}.\n")
         elif page.is_wanted(scope):
             await page.show(self._server, send)
         elif mounted := await self._mounted_or_503(send):

@@ -11,6 +11,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from django.apps import apps
+from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import BaseCommand, CommandError
 from django.db import connections
@@ -124,20 +125,22 @@ class Command(BaseCommand):
         # A host that is gone has taken standard error with it, and one that closed it (`2>&-`) left None to
         # write to: neither may keep the shutdown from happening.
         with suppress(OSError, AttributeError):
-            self.stderr.write(line)
+            self.stderr.write(line, lambda text: text)  # without the style of an error
 
     def _build(self, options: dict[str, Any]) -> Server:
         if problem := sdk_problem():
             raise CommandError(problem)
         configuration = conf.configuration()
-        path = options["server"] or configuration.server
+        path = _path(options, "server") or configuration.server
         if path is None:
             raise CommandError(
                 "No MCP server is named: set MCP_SERVING = {'SERVER': 'project.mcp.server'} or give --server PATH."
             )
         mcp = conf.load_server(path)
+        if self._transport.uses_http and not (settings.DEBUG or settings.ALLOWED_HOSTS):
+            raise CommandError("With DEBUG off, ALLOWED_HOSTS has to name the hosts that clients may ask for.")
         http_server = None
-        if self._transport.uses_http and (path := options["http_server"] or configuration.http_server):
+        if self._transport.uses_http and (path := _path(options, "http_server") or configuration.http_server):
             http_server = conf.load(path)
         timeout = options["shutdown_timeout"]
         from mcp_serving.server import Server
@@ -169,6 +172,15 @@ class Command(BaseCommand):
         if not user.is_active:
             raise CommandError(f"--user: the user {name!r} is not active.")
         return user
+
+
+def _path(options: dict[str, Any], name: str) -> str | None:
+    if options[name] is None:
+        return None
+    try:
+        return conf.dotted_path(options[name])
+    except ValueError as error:
+        raise CommandError(f"--{name.replace('_', '-')}: {error}") from error
 
 
 def _transport(option: str | None) -> Transport:
