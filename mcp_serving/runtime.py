@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Hashable
+import math
+from collections.abc import Awaitable, Callable, Hashable
 from contextlib import AbstractAsyncContextManager
 from contextvars import Context
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -35,12 +36,19 @@ class Held(Generic[T]):
 
     ``open`` may be called at any time, by any number of tasks: the manager is entered once, and entered
     again after it failed or was closed, never before the last one is left. ``manager`` makes a new one for
-    every entry.
+    every entry. One that ends by itself, such as a task group that fails, is logged and counts as closed;
+    ``on_broken`` is then told why.
     """
 
-    def __init__(self, name: str, manager: Callable[[], AbstractAsyncContextManager[T]]) -> None:
+    def __init__(
+        self,
+        name: str,
+        manager: Callable[[], AbstractAsyncContextManager[T]],
+        on_broken: Callable[[BaseException | None], None] | None = None,
+    ) -> None:
         self._name = name
         self._manager = manager
+        self._on_broken = on_broken
         self._leave = asyncio.Event()
         self._leaving = asyncio.Lock()
         self._entered: asyncio.Future[T] | None = None
@@ -78,14 +86,26 @@ class Held(Generic[T]):
                 entered.set_result(value)
                 await leave.wait()
         except BaseException as error:
-            if entered.done():
+            if leave.is_set() and entered.done():
                 raise
+            if entered.done():
+                self._broke(error)
+                return
             entered.set_exception(
                 RuntimeError(f"the {self._name} was stopped while it started")
                 if isinstance(error, asyncio.CancelledError)
                 else error
             )
             entered.exception()  # seen: nobody may be left to await it
+        else:
+            if not leave.is_set():
+                self._broke(None)
+
+    def _broke(self, error: BaseException | None) -> None:
+        logger.error("The %s has ended by itself.", self._name, exc_info=error)
+        self._entered = self._owner = None
+        if self._on_broken is not None:
+            self._on_broken(error)
 
     async def close(self, deadline: Deadline, share: float = 1.0) -> bool:
         """Leave the manager; False if that was cut short, at (the share of) the deadline.
@@ -122,7 +142,12 @@ class Runtime:
     def __init__(self, server: LowLevelServer[Any]) -> None:
         self.server = server
         self.ledger = Ledger()
-        self._lifespan: Held[Any] = Held("lifespan of the MCP server", lambda: server.lifespan(server))
+        self.on_broken: Callable[[str], None] | None = None
+        """Is told, by a ``Server`` that wants to know, when the lifespan has ended by itself."""
+        self._broken: BaseException | None = None
+        self._lifespan: Held[Any] = Held(
+            "lifespan of the MCP server", lambda: server.lifespan(server), self._lifespan_broke
+        )
         self._on_top: dict[Hashable, Held[Any]] = {}
 
     @classmethod
@@ -161,33 +186,56 @@ class Runtime:
         if (handler := sdk.listen_handler(self.server)) is not None:
             handler.close()
 
-    async def close(self, deadline: Deadline, share: float = 0.5) -> bool:
+    async def close(self, deadline: Deadline) -> bool:
         """Leave the session managers, then the lifespan; False if leaving the lifespan was cut short.
 
-        A session manager waits for threads that nobody can cancel: it gets a share of the time, so that the
-        user's own cleanup always has its turn. A new request may open all of it again.
+        A new request may open all of it again.
 
         Raises:
-            Exception: what the lifespan raised while it was left.
+            Exception: what the lifespan raised while it was left, or before, when it ended by itself.
+        """
+        await self.close_on_top(deadline, share=0.5)
+        return await self.close_lifespan(deadline)
+
+    async def close_on_top(self, deadline: Deadline, share: float) -> None:
+        """Leave the session managers.
+
+        They wait for threads that nobody can cancel: they get a share of the time, so that the user's own
+        cleanup always has its turn.
         """
         on_top = [self._on_top.pop(key) for key in list(self._on_top)]
-        closing = (held.close(deadline, share) for held in on_top)
-        for outcome in await asyncio.gather(*closing, return_exceptions=True):
-            if isinstance(outcome, Exception):
-                logger.error("The session manager failed while it was left.", exc_info=outcome)
-        return await self._lifespan.close(deadline)
+        for error in await asyncio.gather(*(held.close(deadline, share) for held in on_top), return_exceptions=True):
+            if isinstance(error, Exception):
+                logger.error("The session manager failed while it was left.", exc_info=error)
+
+    async def close_lifespan(self, deadline: Deadline) -> bool:
+        """Leave the lifespan; False if that was cut short.
+
+        Raises:
+            Exception: what it raised while it was left, or before, when it ended by itself.
+        """
+        broken, self._broken = self._broken, None
+        in_time = await self._lifespan.close(deadline)
+        if broken is not None:
+            raise RuntimeError("The lifespan of the MCP server had ended by itself.") from broken
+        return in_time
+
+    def _lifespan_broke(self, error: BaseException | None) -> None:
+        self._broken = error
+        if self.on_broken is not None:
+            self.on_broken("the lifespan of the MCP server has ended by itself")
 
     async def _handle(self, ctx: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:
         """The outermost MCP middleware: tells the ledger what is running, and lets it be cancelled."""
         exchange = current_exchange.get()
         if exchange is None or ctx.request_id is None:
-            return await call_next(ctx)
+            return await _contained(call_next(ctx))
         exchange.what = describe(ctx.method, ctx.params)
         exchange.may_ask = ctx.request is not None and _can_ask(ctx.session)
         if ctx.method == sdk.LISTEN:
             exchange.stand(ends_itself=sdk.listen_handler(self.server) is not None)
         with exchange.handled():
-            return await call_next(ctx)
+            return await _contained(call_next(ctx))
         raise MCPError(CONNECTION_CLOSED, "The server is shutting down; the call was cancelled.")
 
 
@@ -204,6 +252,28 @@ def _forget_closed_loops() -> None:
 def runtimes() -> list[Runtime]:
     """Every runtime of the running event loop."""
     return list(_runtimes.get(asyncio.get_running_loop(), {}).values())
+
+
+async def _contained(call: Awaitable[T]) -> T:
+    """Let a handler end its own call only, whatever it raises.
+
+    An exception that is no ``Exception``, ``sys.exit()`` among them, would end the SDK's loop or session
+    manager, and with it every other call. So would a ``CancelledError`` that nobody's cancellation caused:
+    awaiting a task of its own that was cancelled is enough.
+    """
+    try:
+        return await call
+    except asyncio.CancelledError as error:
+        if anyio.current_effective_deadline() == -math.inf:  # somebody means it
+            raise
+        task = asyncio.current_task()
+        while task is not None and task.cancelling():
+            task.uncancel()
+        raise RuntimeError("The handler was cancelled from within.") from error
+    except Exception:
+        raise
+    except BaseException as error:
+        raise RuntimeError(f"The handler raised {type(error).__name__}, which is no Exception.") from error
 
 
 async def drain(*ledgers: Ledger) -> None:

@@ -175,6 +175,7 @@ class Server:
         if self._stop_reason:
             return
         runtime = Runtime.of(self._server)
+        runtime.on_broken = self._request_stop
         stdio = None if streams is None else StdioTransport(streams, runtime.ledger, self._request_stop)
         try:
             await self._unless_stopping(self._start(runtime, stdio, daphne))
@@ -227,7 +228,6 @@ class Server:
         with self._deadline.scope():
             await self._drain(ledger, daphne)
         unfinished = ledger.names
-        # Whatever happened before, the user's own cleanup has its second.
         self._deadline = Deadline(max(self._deadline.remaining, CLEANUP_SECONDS), at_least=CLEANUP_SECONDS)
         await self._cancel_what_is_left(ledger)
         # For threads that nobody can cancel there is no use in waiting, but their tasks need a moment to be ended.
@@ -265,19 +265,24 @@ class Server:
     async def _close(self, stdio: StdioTransport | None, share: float) -> tuple[list[str], list[Exception]]:
         """Step 4: leave the session managers and the lifespans; what was cut short, and what was raised."""
         assert self._deadline is not None
-        cut_short: list[str] = []
         errors: list[Exception] = []
         if stdio is not None:
             try:
                 await stdio.close(self._deadline, share)
             except Exception as error:
                 errors.append(error)
-        for runtime in runtimes():
-            try:
-                if not await runtime.close(self._deadline, share):
-                    cut_short.append(f"the cleanup of the lifespan of {runtime.server.name!r}")
-            except Exception as error:
-                errors.append(error)
+        await asyncio.gather(*(runtime.close_on_top(self._deadline, share) for runtime in runtimes()))
+        # However long the session managers took, the user's own cleanup has its second.
+        self._deadline = Deadline(max(self._deadline.remaining, CLEANUP_SECONDS), at_least=CLEANUP_SECONDS)
+        left = await asyncio.gather(
+            *(runtime.close_lifespan(self._deadline) for runtime in runtimes()), return_exceptions=True
+        )
+        errors += [result for result in left if isinstance(result, Exception)]
+        cut_short = [
+            f"the cleanup of the lifespan of {runtime.server.name!r}"
+            for runtime, result in zip(runtimes(), left, strict=True)
+            if result is False
+        ]
         return cut_short, errors
 
     def _request_stop(self, reason: str) -> None:

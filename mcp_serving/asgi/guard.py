@@ -111,7 +111,7 @@ class Guard:
             if not self._ledger.draining:
                 raise
             await refuse()
-        except Exception:
+        except BaseException:  # sys.exit() in a view, too, must not end the web server
             logger.exception("%s %r raised an exception.", scope["method"], scope["path"])
             if not await wire.fail(500, "Internal Server Error\n"):
                 daphne.abort(send)

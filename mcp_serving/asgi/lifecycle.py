@@ -87,8 +87,7 @@ async def _close_for_good() -> None:
 async def close() -> None:
     """Close every runtime of the running event loop; what fails is logged and does not stop the rest."""
     deadline = Deadline(CLOSE_SECONDS)
-    for runtime in runtimes():
-        try:
-            await runtime.close(deadline)
-        except Exception:
-            logger.exception("The lifespan of the MCP server failed while it was left.")
+    closed = await asyncio.gather(*(runtime.close(deadline) for runtime in runtimes()), return_exceptions=True)
+    for error in closed:
+        if isinstance(error, Exception):
+            logger.error("The lifespan of the MCP server failed while it was left.", exc_info=error)

@@ -55,6 +55,7 @@ class StdioTransport:
     def start(self, server: LowLevelServer[Any]) -> None:
         serving = server.run(self._wire, _Outbound(self._wire), server.create_initialization_options())
         self._serving = asyncio.create_task(serving, name="MCP over stdio")
+        self._serving.add_done_callback(lambda _: self._wire.served())
 
     async def close(self, deadline: Deadline, share: float) -> None:
         """Stop serving: cancels what is still running, and gives up on threads that nobody can cancel."""
@@ -69,8 +70,14 @@ class StdioTransport:
             self._serving.cancel()
             with anyio.move_on_after(CANCELLED_SECONDS):
                 await asyncio.wait({self._serving})
-        if self._serving.done() and not self._serving.cancelled() and (error := self._serving.exception()):
+        if self._wire.broken:
+            raise RuntimeError("Serving over stdio had ended by itself.") from _error_of(self._serving)
+        if error := _error_of(self._serving):
             raise error
+
+
+def _error_of(task: asyncio.Task[None]) -> BaseException | None:
+    return task.exception() if task.done() and not task.cancelled() else None
 
 
 class _Wire(AsyncResource):
@@ -90,6 +97,8 @@ class _Wire(AsyncResource):
         self._woken = asyncio.Event()
         self._ended = False
         self._closed = False
+        self.broken = False
+        """Whether the SDK has ended without having been told to."""
         self._end_of_input = (
             "standard input is /dev/null, where no client can be (for a service, the transport is http)"
             if streams.is_null
@@ -192,6 +201,17 @@ class _Wire(AsyncResource):
             await self._output.write(line)
         if isinstance(message, JSONRPCResponse | JSONRPCError):
             self._answered(message.id)
+
+    def served(self) -> None:
+        """The SDK has ended: because it was told to, or for a reason of its own, which loses calls."""
+        if self._closed:
+            return
+        self.broken = True
+        for exchanges in self._unanswered.values():
+            for exchange in exchanges:
+                exchange.close()
+        self._unanswered.clear()
+        self._end("serving over stdio has ended by itself")
 
     def give_up_writing(self) -> None:
         """Nobody waits any longer for a client that does not read."""

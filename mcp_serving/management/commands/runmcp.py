@@ -3,6 +3,8 @@ from __future__ import annotations
 import atexit
 import logging
 import os
+import select
+import signal
 import sys
 import traceback
 from argparse import ArgumentParser
@@ -55,6 +57,8 @@ class Command(BaseCommand):
     _transport: Transport
     _streams: StandardStreams | None = None
     _keeps_streams = False
+    _server: Server | None = None
+    _process = 0
 
     requires_system_checks: list[str] = []  # noqa: RUF012 - what it needs is checked, and reported in one line
     help = "Serves the project's MCP server over stdio, over HTTP by a Daphne server, or over both."
@@ -89,6 +93,10 @@ class Command(BaseCommand):
     def run_from_argv(self, argv: list[str]) -> None:
         """As a process of its own, which ends with the command whatever its threads are doing."""
         self._keeps_streams = True
+        self._process = os.getpid()
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler):
+                signal.signal(number, self._on_signal)
         status: Any = 0
         try:
             super().run_from_argv(argv)
@@ -96,13 +104,20 @@ class Command(BaseCommand):
             status = leaving.code
             if isinstance(status, str):  # as Python does for sys.exit("..."), in the project's own modules
                 self._announce(status)
-        except KeyboardInterrupt:  # while it was starting
-            status = 130
         except BaseException:
             with suppress(OSError):
                 traceback.print_exc()
             status = 1
         _leave(status)
+
+    def _on_signal(self, number: int, _: object) -> None:
+        """While the server runs, it handles signals itself: this is for the time before and after."""
+        if os.getpid() != self._process:  # a forked child is not the server
+            signal.signal(number, signal.SIG_DFL)
+            signal.raise_signal(number)
+        if self._server is None:
+            raise SystemExit(128 + number)
+        self._server.stop()
 
     def execute(self, *args: Any, **options: Any) -> str | None:
         # Claimed here, so that nothing of the command itself can print on standard output.
@@ -119,13 +134,15 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         with _one_line_errors():
-            self._build(options).run(announce=self._announce, streams=self._streams)
+            self._server = self._build(options)
+            self._server.run(announce=self._announce, streams=self._streams)
 
     def _announce(self, line: str) -> None:
-        # A host that is gone has taken standard error with it, and one that closed it (`2>&-`) left None to
-        # write to: neither may keep the shutdown from happening.
-        with suppress(OSError, AttributeError):
-            self.stderr.write(line, lambda text: text)  # without the style of an error
+        # A host that is gone has taken standard error with it, one that closed it (`2>&-`) left None to write
+        # to, and one that does not read it would have us wait: none may keep the shutdown from happening.
+        with suppress(OSError, ValueError, AttributeError):
+            if _has_room(self.stderr.fileno()):
+                self.stderr.write(line, lambda text: text)  # without the style of an error
 
     def _build(self, options: dict[str, Any]) -> Server:
         if problem := sdk_problem():
@@ -172,6 +189,12 @@ class Command(BaseCommand):
         if not user.is_active:
             raise CommandError(f"--user: the user {name!r} is not active.")
         return user
+
+
+def _has_room(descriptor: int) -> bool:
+    ready = select.poll()
+    ready.register(descriptor, select.POLLOUT)
+    return bool(ready.poll(0))
 
 
 def _path(options: dict[str, Any], name: str) -> str | None:
