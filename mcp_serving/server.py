@@ -328,8 +328,8 @@ async def _end_stray_tasks() -> None:
     stray = asyncio.all_tasks() - {asyncio.current_task()}
     for task in stray:
         task.cancel()
-    if stray:
-        await asyncio.wait(stray, timeout=CANCELLED_SECONDS)
+    if stray and (await asyncio.wait(stray, timeout=CANCELLED_SECONDS))[1]:
+        return  # what waits for a thread is in the middle of its generators
     await asyncio.get_running_loop().shutdown_asyncgens()
 
 

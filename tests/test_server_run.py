@@ -134,11 +134,11 @@ def test_it_runs_once_gives_back_standard_output_and_the_signals(events: Events)
         server = Server(mcp)
         server.run(announce=say)
         assert signal.getsignal(signal.SIGINT) is before
-        print("printed after", sys.stdin.read())
+        print("printed after", sys.stdin.read(), flush=True)
         try:
             server.run()
         except RuntimeError as error:
-            print(error)
+            print(error, flush=True)  # what is not flushed when the next one begins is not for the wire
         Server(mcp).run()
         print("and after another one")
     """
