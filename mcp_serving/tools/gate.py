@@ -177,8 +177,10 @@ def _askable(name: str) -> Callable[..., Awaitable[None]]:
 
 
 def _must_be_askable(ctx: Context[Any, Any], name: str) -> None:
-    """Raises:
-    NoElicitation: says what has to change.
+    """Refuse where nobody can be asked.
+
+    Raises:
+        NoElicitation: says what has to change.
     """
     version = ctx.protocol_version
     if version is None:
