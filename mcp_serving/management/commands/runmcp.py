@@ -18,18 +18,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import BaseCommand, CommandError
 from django.db import connections
 
-from mcp_serving import conf
-from mcp_serving.errors import (
-    InvalidEndpoint,
-    InvalidHTTPServer,
-    InvalidServer,
-    InvalidShutdownTimeout,
-    InvalidTransport,
-    ListenError,
-    NoApplication,
-    NoHTTPServer,
-    ShutdownTimeout,
-)
+from mcp_serving import conf, errors
 from mcp_serving.serving.standard_streams import StandardStreams
 from mcp_serving.shadowing import sdk_problem
 from mcp_serving.transport import Transport
@@ -41,15 +30,15 @@ if TYPE_CHECKING:
 
 USER_MISTAKES = (
     ImproperlyConfigured,
-    InvalidEndpoint,
-    InvalidHTTPServer,
-    InvalidServer,
-    InvalidShutdownTimeout,
-    InvalidTransport,
-    ListenError,
-    NoApplication,
-    NoHTTPServer,
-    ShutdownTimeout,
+    errors.InvalidEndpoint,
+    errors.InvalidHTTPServer,
+    errors.InvalidServer,
+    errors.InvalidShutdownTimeout,
+    errors.InvalidTransport,
+    errors.ListenError,
+    errors.NoApplication,
+    errors.NoHTTPServer,
+    errors.ShutdownTimeout,
 )
 
 
@@ -213,7 +202,7 @@ def _transport(option: str | None) -> Transport:
     if variable := os.environ.get("MCP_TRANSPORT", "").strip():
         try:
             return Transport.parse(variable)
-        except InvalidTransport as error:
+        except errors.InvalidTransport as error:
             raise CommandError(f"MCP_TRANSPORT in the environment: {error}") from error
     return conf.configuration().transport
 
