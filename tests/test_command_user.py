@@ -58,6 +58,13 @@ def test_an_inactive_user_is_one_line(shop: dict[str, str]) -> None:
     assert done.stderr == "CommandError: --user: the user 'gone' is not active.\n"
 
 
+def test_a_user_who_cannot_be_looked_up_is_one_line(shop: dict[str, str]) -> None:
+    done = runmcp({**shop, "EXAMPLE_DB": ":memory:"}, "--user", "clerk")
+    assert done.returncode == 1
+    assert done.stderr.startswith("CommandError: --user: the user 'clerk' cannot be looked up: OperationalError")
+    assert len(done.stderr.splitlines()) == 1
+
+
 def test_a_user_over_http_is_refused(shop: dict[str, str]) -> None:
     done = runmcp(shop, "--user", "clerk", "--transport", "http")
     assert done.returncode == 1

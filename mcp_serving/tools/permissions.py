@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable
 from typing import Any, TypeAlias
 
+from django.core.exceptions import PermissionDenied
+
 from mcp_serving.tools.threads import DjangoThreads
 from mcp_serving.users import current_request, get_user
+
+logger = logging.getLogger(__name__)
 
 Permission: TypeAlias = "str | Iterable[str] | Callable[[Any], Any]"
 """``"app.codename"``, several of these, or a callable (sync or async) that is given the user."""
@@ -60,20 +65,31 @@ class Permissions:
         asking = {name: self._asked[name] for name in names if name in self._asked}
         if not asking or current_request.get() is None:
             return names
-        verdicts = await self._verdicts(set(asking.values()))
-        return {name for name in names if name not in asking or verdicts[asking[name]]}
+        # By identity: a callable need not be hashable.
+        verdicts = await self._verdicts({id(asked): asked for asked in asking.values()})
+        return {name for name in names if name not in asking or verdicts[id(asking[name])]}
 
-    async def _verdicts(self, asked: set[Asked]) -> dict[Asked, bool]:
+    async def _verdicts(self, asked: dict[int, Asked]) -> dict[int, bool]:
         user: Any = get_user()
         if user.is_authenticated and not user.is_active:  # Django's backends say no too; a callable might not
             return dict.fromkeys(asked, False)
-        named = [each for each in asked if not callable(each)]
-        verdicts: dict[Asked, bool] = await self._threads.run(_has_perms, user, named) if named else {}
-        for each in asked:
+        named = {key: each for key, each in asked.items() if not callable(each)}
+        verdicts: dict[int, bool] = await self._threads.run(_has_perms, user, named) if named else {}
+        for key, each in asked.items():
             if callable(each):
-                verdicts[each] = bool(await self._threads.call(each, user))
+                verdicts[key] = await self._verdict(each, user)
         return verdicts
 
+    async def _verdict(self, permission: Callable[[Any], Any], user: Any) -> bool:
+        """What a callable says; one that fails says no, and tells the client nothing."""
+        try:
+            return bool(await self._threads.call(permission, user))
+        except PermissionDenied:
+            return False
+        except Exception:
+            logger.exception("A permission could not be found out; it counts as refused.")
+            return False
 
-def _has_perms(user: Any, asked: list[tuple[str, ...]]) -> dict[Any, bool]:
-    return {names: user.has_perms(names) for names in asked}
+
+def _has_perms(user: Any, asked: dict[int, tuple[str, ...]]) -> dict[int, bool]:
+    return {key: user.has_perms(names) for key, names in asked.items()}

@@ -29,6 +29,10 @@ in_callers_thread: ContextVar[bool] = ContextVar("mcp_serving.in_callers_thread"
 """True in a test's client: handlers run in the test's own thread, and so in its transaction."""
 
 
+_holds_a_thread: ContextVar[bool] = ContextVar("mcp_serving.holds_a_thread", default=False)
+"""True within a sync function in the pool, and in what it calls through ``async_to_sync``."""
+
+
 class DjangoThreads:
     """The threads that the sync handlers of one server share.
 
@@ -44,20 +48,22 @@ class DjangoThreads:
 
     async def run(self, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a sync function where the ORM may be used; waits for a free thread."""
-        in_transaction = _atomic(function)
-        if in_callers_thread.get():
-            # Not Channels' class: it closes connections in a transaction, and Django's TestCase is in one.
-            runner = SyncToAsync(in_transaction, thread_sensitive=True)
+        prepared = _in_thread(_atomic(function))
+        if in_callers_thread.get() or _holds_a_thread.get():
+            # Not Channels' class: it closes connections in a transaction, and Django's TestCase is in one. Nor
+            # another thread for what a sync function calls: where each waits for one more, none is ever free.
+            runner = SyncToAsync(prepared, thread_sensitive=True)
         else:
-            runner = _InPool(in_transaction, thread_sensitive=False, executor=self._pool)
+            runner = _InPool(prepared, thread_sensitive=False, executor=self._pool)
         result: T = await runner(*args, **kwargs)
         return result
 
     async def call(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        """Call a function of the user's, sync or async."""
+        """Call a function of the user's, sync or async; also one that is sync and returns an awaitable."""
         if is_async(function):
             return await function(*args, **kwargs)
-        return await self.run(function, *args, **kwargs)
+        result = await self.run(function, *args, **kwargs)
+        return await result if inspect.isawaitable(result) else result
 
     def wrap(self, function: Callable[..., Any]) -> Callable[..., Awaitable[Any]]:
         """``function`` as an async one with the same signature; its resolvers too, as the SDK runs those."""
@@ -99,6 +105,22 @@ class _InPool(DatabaseSyncToAsync):  # type: ignore[misc] # channels.db has no t
         for connection in connections.all(initialized_only=True):
             connection.health_check_enabled = True  # type: ignore[attr-defined] # not in django-stubs
         return super().thread_handler(*args, **kwargs)
+
+
+def _in_thread(function: Callable[P, T]) -> Callable[P, T]:
+    """``function`` as it runs in a thread for the event loop."""
+
+    @functools.wraps(function)
+    def run(*args: P.args, **kwargs: P.kwargs) -> T:
+        token = _holds_a_thread.set(True)
+        try:
+            return function(*args, **kwargs)
+        except StopIteration as error:  # which no future can hold: its caller would wait for ever
+            raise RuntimeError("The function raised StopIteration.") from error
+        finally:
+            _holds_a_thread.reset(token)
+
+    return run
 
 
 def _atomic(function: Callable[P, T]) -> Callable[P, T]:

@@ -16,7 +16,7 @@ from django.apps import apps
 from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import BaseCommand, CommandError
-from django.db import connections
+from django.db import DatabaseError, connections
 
 from mcp_serving import conf, errors
 from mcp_serving.serving.standard_streams import StandardStreams
@@ -173,6 +173,8 @@ class Command(BaseCommand):
             user = model._default_manager.get_by_natural_key(name)
         except model.DoesNotExist:
             raise CommandError(f"--user: there is no user {name!r}.") from None
+        except DatabaseError as error:
+            raise CommandError(f"--user: the user {name!r} cannot be looked up: {conf.cause_of(error)}.") from error
         finally:
             connections.close_all()  # the event loop's thread uses none
         if not user.is_active:
