@@ -228,7 +228,7 @@ class Server:
         with self._deadline.scope():
             await self._drain(ledger, daphne)
         unfinished = ledger.names
-        self._deadline = Deadline(max(self._deadline.remaining, CLEANUP_SECONDS), at_least=CLEANUP_SECONDS)
+        self._deadline = _time_to_clean_up(self._deadline)
         await self._cancel_what_is_left(ledger)
         # For threads that nobody can cancel there is no use in waiting, but their tasks need a moment to be ended.
         cut_short, errors = await self._close(stdio, share=0.1 if ledger.left else 0.5)
@@ -273,7 +273,7 @@ class Server:
                 errors.append(error)
         await asyncio.gather(*(runtime.close_on_top(self._deadline, share) for runtime in runtimes()))
         # However long the session managers took, the user's own cleanup has its second.
-        self._deadline = Deadline(max(self._deadline.remaining, CLEANUP_SECONDS), at_least=CLEANUP_SECONDS)
+        self._deadline = _time_to_clean_up(self._deadline)
         left = await asyncio.gather(
             *(runtime.close_lifespan(self._deadline) for runtime in runtimes()), return_exceptions=True
         )
@@ -331,6 +331,11 @@ async def _end_stray_tasks() -> None:
     if stray and (await asyncio.wait(stray, timeout=CANCELLED_SECONDS))[1]:
         return  # what waits for a thread is in the middle of its generators
     await asyncio.get_running_loop().shutdown_asyncgens()
+
+
+def _time_to_clean_up(deadline: Deadline) -> Deadline:
+    """What is left of the deadline, and at least the second that every cleanup has."""
+    return Deadline(max(deadline.remaining, CLEANUP_SECONDS), at_least=CLEANUP_SECONDS)
 
 
 def _raise_the_last(errors: list[Exception]) -> None:

@@ -207,10 +207,7 @@ class _Wire(AsyncResource):
         if self._closed:
             return
         self.broken = True
-        for exchanges in self._unanswered.values():
-            for exchange in exchanges:
-                exchange.close()
-        self._unanswered.clear()
+        self._give_up_answering()
         self._end("serving over stdio has ended by itself")
 
     def give_up_writing(self) -> None:
@@ -230,12 +227,16 @@ class _Wire(AsyncResource):
         reason = f"the client no longer reads standard output ({error.strerror})"
         if self._unanswered and (self._ended or self._ledger.draining):  # nobody would ask for the reason
             logger.warning("%s%s: its calls are cancelled.", reason[0].upper(), reason[1:])
+        self._give_up_answering()
+        self._end(reason)
+
+    def _give_up_answering(self) -> None:
+        """Cancel what still runs for this client, and let nobody wait for its answer."""
         for exchanges in self._unanswered.values():
             for exchange in exchanges:
                 exchange.cancel()
                 exchange.close()
         self._unanswered.clear()
-        self._end(reason)
 
     # What else the SDK asks of a stream
 

@@ -72,7 +72,6 @@ class Command(BaseCommand):
             metavar="PATH",
             help="dotted path to the callable that builds the Daphne server; default: MCP_SERVING['HTTP_SERVER']",
         )
-
         parser.add_argument(
             "--user",
             metavar="NAME",
