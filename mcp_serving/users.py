@@ -62,8 +62,17 @@ def _user_of_request() -> AbstractBaseUser | None:
     request = current_request.get()
     http_request = request.request if request is not None else None
     user = http_request.scope.get("user") if http_request is not None else local_user.get()
-    # Not every "user" in a scope is Django's: the SDK's own middleware puts its class there.
-    return cast("AbstractBaseUser", user) if hasattr(user, "has_perm") else None
+    # Not every "user" in a scope is Django's: the SDK's own middleware puts its class there, Starlette's.
+    return cast("AbstractBaseUser", user) if hasattr(user, "is_anonymous") else None
+
+
+def is_of_the_process(user: Any) -> bool:
+    """Whether one object stands for the user as long as the process lives, and may be out of date by now.
+
+    Over HTTP each request brings a new one. One that was never saved, as a test may have it, is not out of date.
+    """
+    request = current_request.get()
+    return (request is None or request.request is None) and hasattr(user, "_state") and not user._state.adding
 
 
 def without_cached_permissions(user: AbstractBaseUser) -> AbstractBaseUser:

@@ -417,6 +417,7 @@ def test_atomic_requests_wraps_each_sync_function_as_it_does_a_view(postgres: Po
             assert await called(client, "add", name="with ATOMIC_REQUESTS", fail=False) is True
             assert await called(client, "add", name="with ATOMIC_REQUESTS", fail=True) is None
             assert await ASYNC["async tool"](client, False) > 0
+            assert await called(client, "add_outside_of_transactions", name="without") is False
 
     anyio.run(run)
     assert postgres.rows("with ATOMIC_REQUESTS") == 1

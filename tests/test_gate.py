@@ -313,6 +313,57 @@ def test_an_answer_later_than_ten_minutes_is_refused(shop: Shop, monkeypatch: py
     assert shop.ran == [7]
 
 
+def test_an_older_client_has_ten_minutes_too(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = time.time
+    minutes = 9.0
+
+    async def takes_its_time(context: Any, params: Any) -> ElicitResult:
+        monkeypatch.setattr(time, "time", lambda later=minutes * 60: now() + later)
+        return ElicitResult(action="accept", content={})
+
+    async def work() -> None:
+        nonlocal minutes
+        async with client(shop.server, mode="legacy", elicitation_callback=takes_its_time) as session:
+            assert not (await session.call_tool("cancel", {"number": 7})).is_error
+            minutes = 9 + 11
+            result = await session.call_tool("cancel", {"number": 8})
+            assert "The user took more than 10 minutes to answer: cancel did nothing." in text(result)
+
+    run(work)
+    assert shop.ran == [7]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_an_answer_counts_for_the_arguments_that_one_tool_passes_to_another(mode: Any) -> None:
+    """The client sees the outer tool's arguments alone, and the user a question that speaks of none."""
+    server = MCPServer("nested")
+    amounts = iter([1, 1000])
+    ran: list[int] = []
+
+    @server.write_tool(confirm="Refund the order?")
+    def refund(amount: int) -> str:
+        ran.append(amount)
+        return f"refunded {amount}"
+
+    @server.tool(structured_output=False)
+    async def settle(ctx: Context) -> Any:
+        return await server.call_tool("refund", {"amount": next(amounts)}, ctx)
+
+    async def work() -> None:
+        async with client(server, answers=[True], mode=mode) as session:
+            result = await session.call_tool("settle")
+            if mode == "legacy":  # one call, which asks and goes on
+                assert text(result) == "refunded 1"
+            else:  # the second round runs the outer tool again
+                assert result.is_error
+                assert "asked about other arguments of refund than it is called with now: nothing was done" in text(
+                    result
+                )
+
+    run(work)
+    assert ran == ([1] if mode == "legacy" else [])
+
+
 def test_what_was_answered_is_forgotten_when_it_has_expired(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     now = time.time
     request_state._used.clear()
@@ -535,6 +586,34 @@ def test_a_question_that_cannot_be_asked_is_found_when_the_tool_is_declared(
 ) -> None:
     with pytest.raises(error, match=message):
         Shop(confirm=confirm)
+
+
+def with_an_alias(number: Annotated[int, Field(alias="orderNumber")]) -> str: ...
+def with_a_default_alias(number: int = Field(alias="orderNumber")) -> str: ...
+def positional_only(number: int, /) -> str: ...
+def variadic(*numbers: int) -> str: ...
+def any_keyword(**numbers: int) -> str: ...
+def the_gates_own(askable_: int) -> str: ...
+
+
+@pytest.mark.parametrize(
+    ("function", "told"),
+    [
+        (with_an_alias, "Argument 'number' of tool 'with_an_alias' has the alias 'orderNumber'"),
+        (with_a_default_alias, "Argument 'number' of tool 'with_a_default_alias' has the alias 'orderNumber'"),
+        (positional_only, "Tool 'positional_only' has the parameter 'number: int', which is positional-only"),
+        (variadic, r"Tool 'variadic' has the parameter '\*numbers: int', which is variadic positional"),
+        (any_keyword, r"Tool 'any_keyword' has the parameter '\*\*numbers: int', which is variadic keyword"),
+        (the_gates_own, "The gate of tool 'the_gates_own' needs the name 'askable_' itself: rename the argument"),
+    ],
+)
+def test_an_argument_that_cannot_stand_behind_the_gate_is_found_when_the_tool_is_declared(
+    function: Callable[..., str], told: str
+) -> None:
+    server = MCPServer("server")
+    with pytest.raises(ValueError, match=told):
+        server.write_tool(confirm="?")(function)
+    assert anyio.run(server.list_tools) == []
 
 
 def test_where_nobody_can_be_asked_the_tools_own_resolvers_do_not_run_either() -> None:

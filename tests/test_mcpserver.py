@@ -523,10 +523,45 @@ def test_a_name_taken_twice_in_a_registry_is_found_where_it_is_declared() -> Non
     zoo.prompt("ant")(add)  # a prompt is not a tool
 
 
+def test_a_mistake_in_a_registry_is_found_where_it_is_declared() -> None:
+    zoo = Registry()
+    for decorator in (
+        zoo.read_tool(permission="view_user"),
+        zoo.prompt(permission=["auth."]),
+        zoo.resource("zoo://all", permission=[]),
+    ):
+        with pytest.raises(ValueError, match=r"'(add|zoo://all)' asks for"):
+            decorator(add)
+    with pytest.raises(ValueError, match="The question of tool 'add' speaks of 'number'"):
+        zoo.write_tool(confirm="Add {number}?")(add)
+    with pytest.raises(TypeError, match="The question of tool 'add' is 7"):
+        zoo.write_tool(confirm=7)(add)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"[Uu]nclosed"):
+        zoo.resource("zoo://{all")
+    assert zoo.declarations == []
+
+
+def test_permissions_may_come_from_anything_that_can_be_gone_through_once() -> None:
+    zoo = Registry()
+    zoo.read_tool(permission=(f"auth.{verb}_user" for verb in ("view", "change")))(add)
+    for server in (MCPServer("one"), MCPServer("two")):
+        server.include(zoo)
+        assert server._tool_permissions._asked == {"add": ("auth.view_user", "auth.change_user")}
+
+
+def test_a_registry_binds_nothing_where_the_sdk_does_not_take_one_function() -> None:
+    zoo = registry()
+    zoo.resource("zoo://{name}/{cage}")(add)  # whose arguments are others
+    server = MCPServer("server")
+    with pytest.raises(ValueError, match="cage"):
+        server.include(zoo)
+    assert anyio.run(names, server) == [[], [], [], []]
+
+
 def test_a_registry_does_not_need_the_sdk() -> None:
     script = (
         "import sys; from mcp_serving.tools.registry import Registry; r = Registry(); "
-        "r.write_tool(confirm='?')(print); print('mcp' in sys.modules)"
+        "r.write_tool(confirm='?', permission='shop.eat')(lambda: 1); print('mcp' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"
@@ -561,3 +596,20 @@ def test_an_error_in_such_a_module_is_raised() -> None:
     done = discovered("tests.project.apps.with_an_error")
     assert done.returncode == 1
     assert "No module named 'that_does_not_exist'" in done.stderr
+
+
+def test_an_error_in_such_a_module_is_raised_as_it_was_when_the_server_is_wanted_again() -> None:
+    """What the module registered before it failed would otherwise be "taken already", which tells nobody anything."""
+    again = DISCOVERY.replace("discover(); discover()", TWICE)
+    script = again.replace("THESE", repr(["mcp_serving", "tests.project.apps.with_an_error"]))
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.count("No module named 'that_does_not_exist'") == 2
+
+
+TWICE = """
+for _ in range(2):
+    try:
+        discover()
+    except ImportError as error:
+        print(error)
+"""

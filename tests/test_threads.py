@@ -1,26 +1,33 @@
 """Sync functions in their threads: what they may return, raise and call."""
 
-from __future__ import annotations
-
 import asyncio
+import threading
 import time
 from collections.abc import Coroutine
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
 from asgiref.sync import async_to_sync
 from mcp import Client
-from mcp.server.mcpserver import Context
+from mcp.server.mcpserver import Context, Resolve
+from mcp_types import ElicitResult
 
 from tests import in_django
 from tests.harness import DEADLINE
 
 from mcp_serving import MCPServer  # isort: skip - after Django is set up
 from mcp_serving.testing import Answers, client  # isort: skip
+from mcp_serving.users import local_user  # isort: skip
 
 assert in_django
 
 server = MCPServer("threads", max_threads=2)
+
+
+async def question_without_a_thread() -> str:
+    return "Really?"
+
+
 ran: list[str] = []
 
 
@@ -70,6 +77,44 @@ def outer(ctx: Context) -> str:
     time.sleep(0.1)  # so that each of those called at once has its thread
     result: Any = async_to_sync(server.call_tool)("inner", {}, ctx)
     return f"outer of {result.structured_content['result']}"
+
+
+class Half:
+    """A resolver that cannot be hashed: it has an __eq__ of its own."""
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Half)
+
+    def __call__(self, number: int) -> int:
+        return number // 2
+
+
+half = Half()
+
+
+@server.tool()
+def halved(number: int, one: Annotated[int, Resolve(half)], two: Annotated[int, Resolve(half)]) -> int:
+    return one + two
+
+
+blocked, free = threading.Semaphore(0), threading.Event()
+
+
+@server.tool()
+def blocks() -> str:
+    blocked.release()
+    assert free.wait(DEADLINE)
+    return "free"
+
+
+@server.tool(permission="auth.view_user")
+async def permitted() -> str:
+    return "permitted"
+
+
+@server.write_tool(confirm=question_without_a_thread)
+async def asks() -> str:
+    return "asked"
 
 
 async def question(number: int) -> str:
@@ -138,3 +183,41 @@ def test_sync_functions_that_call_sync_functions_need_no_further_thread() -> Non
             assert {answer.structured_content["result"] for answer in answers} == {"outer of inner"}  # type: ignore[index]
 
     run(talk())
+
+
+def test_a_resolver_need_not_be_hashable() -> None:
+    async def talk() -> None:
+        async with Client(server) as session:
+            answer = await session.call_tool("halved", {"number": 7})
+            assert answer.structured_content == {"result": 6}
+
+    run(talk())
+
+
+@pytest.mark.usefixtures("users")
+@pytest.mark.parametrize("mode", ["auto", "legacy"])
+def test_while_every_thread_is_taken_async_tools_are_listed_permitted_and_confirmed(mode: Any) -> None:
+    free.clear()
+    clerk = in_django.user("clerk")
+
+    async def accept(context: Any, params: Any) -> ElicitResult:
+        return ElicitResult(action="accept", content={})
+
+    async def talk() -> None:
+        async with Client(server, mode=mode, elicitation_callback=accept) as session, asyncio.TaskGroup() as group:
+            for _ in range(2):
+                group.create_task(session.call_tool("blocks", {}))
+                await asyncio.to_thread(blocked.acquire, timeout=DEADLINE)
+            try:
+                assert "permitted" in {tool.name for tool in (await session.list_tools()).tools}
+                for name, said in (("permitted", "permitted"), ("asks", "asked")):
+                    answer = await session.call_tool(name, {})
+                    assert answer.content[0].text == said  # type: ignore[union-attr]
+            finally:
+                free.set()
+
+    token = local_user.set(clerk)
+    try:
+        run(talk())
+    finally:
+        local_user.reset(token)

@@ -1,19 +1,21 @@
 """Who calls and what they may, in this process; and the client for tests, which brings users along."""
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
 
 import anyio
 import pytest
 from asgiref.sync import async_to_sync
 from mcp import Client
+from mcp.server.subscriptions import InMemorySubscriptionBus, ResourceUpdated
 from mcp.shared.exceptions import MCPError
 from mcp_types import Completion, CompletionArgument, PromptReference, ResourceTemplateReference
 
 from tests import in_django
 from tests.harness import DEADLINE
 
-from django.contrib.auth.models import Permission, User  # isort: skip - after Django is set up
+from django.contrib.auth.base_user import AbstractBaseUser  # isort: skip - after Django is set up
+from django.contrib.auth.models import Permission, User  # isort: skip
 from django.test import TestCase  # isort: skip
 
 from mcp_serving.testing import Answers, client  # isort: skip
@@ -230,6 +232,97 @@ def test_a_tool_calls_another_with_the_permissions_of_its_user() -> None:
             assert await result_of(allowed, "outer") == "described"
             result = await refused.call_tool("outer", {})
             assert "Unknown tool: inner" in result.content[0].text  # type: ignore[union-attr]
+
+    run(work)
+
+
+def test_who_is_deactivated_or_demoted_meanwhile_may_no_more(user_of_the_test: Any) -> None:
+    made = MCPServer("server")
+    made.add_tool(describe, "named", permission="auth.view_user")
+    made.add_tool(describe, "any_user", permission=lambda user: user.is_authenticated)
+    made.add_tool(describe, "staff", permission=lambda user: user.is_staff)
+
+    async def work() -> None:
+        async with client(made, user=user_of_the_test) as session:
+
+            async def listed() -> list[str]:
+                return [tool.name for tool in (await session.list_tools()).tools]
+
+            user = User.objects.filter(pk=user_of_the_test.pk)
+            assert await listed() == ["named", "any_user", "staff"]
+            await user.aupdate(is_superuser=False, is_staff=False)
+            assert await listed() == ["any_user"]
+            await user.aupdate(is_active=False)
+            assert await listed() == []
+            await user.adelete()
+            assert await listed() == []
+
+    run(work)
+
+
+@pytest.fixture
+def user_of_the_test() -> Iterator[Any]:
+    user = User.objects.create_user("for_this_test", is_superuser=True, is_staff=True)
+    yield user
+    User.objects.filter(username="for_this_test").delete()
+
+
+def test_a_user_model_without_permissions_has_users_too_who_may_what_a_callable_says() -> None:
+    made = MCPServer("server")
+    made.add_tool(describe, "named", permission="auth.view_user")
+    made.add_tool(describe, "any_user", permission=lambda user: user.is_authenticated)
+
+    class Plain(AbstractBaseUser):
+        is_active = True
+        USERNAME_FIELD = "id"
+
+        class Meta:
+            app_label = "contenttypes"
+
+    @made.tool()
+    async def who() -> str:
+        return type(get_user()).__name__
+
+    async def work() -> None:
+        async with client(made, user=Plain(id=7)) as session:
+            assert [tool.name for tool in (await session.list_tools()).tools] == ["any_user", "who"]
+            assert await result_of(session, "who") == "Plain"
+
+    run(work)
+
+
+def test_a_subscriber_hears_nothing_of_what_is_hidden_and_cannot_tell_that_it_is() -> None:
+    bus = InMemorySubscriptionBus()
+    made = MCPServer("server", subscriptions=bus)
+
+    @made.resource("open://{number}")
+    def opened(number: int) -> str:
+        return "open"
+
+    @made.resource("secret://{number}", permission="auth.view_user")
+    def secret(number: int) -> str:
+        return "secret"
+
+    uris = ["secret://7", "nowhere://7", "open://7"]
+
+    async def heard(name: str) -> list[str]:
+        async with (
+            client(made, user=await User.objects.aget(username=name)) as session,
+            session.listen(resource_subscriptions=uris) as subscription,
+        ):
+            assert subscription.honored.resource_subscriptions == uris
+            for uri in ("secret://7", "open://7"):
+                await bus.publish(ResourceUpdated(uri=uri))
+            events = []
+            async for event in subscription:
+                events.append(event.uri)  # type: ignore[union-attr]
+                if event.uri == "open://7":  # type: ignore[union-attr]
+                    return events
+        raise AssertionError("The subscription ended.")
+
+    async def work() -> None:
+        assert await heard("clerk") == ["secret://7", "open://7"]
+        assert await heard("ann") == ["open://7"]
 
     run(work)
 

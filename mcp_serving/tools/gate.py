@@ -9,12 +9,10 @@ from __future__ import annotations
 
 import functools
 import inspect
-import string
-from collections.abc import Awaitable, Callable, Iterator
-from typing import Annotated, Any
+from collections.abc import Awaitable, Callable
+from typing import Annotated, Any, get_args
 
 from mcp.server.mcpserver import Context
-from mcp.server.mcpserver.exceptions import ToolError
 from mcp.server.mcpserver.resolve import (
     AcceptedElicitation,
     CancelledElicitation,
@@ -24,16 +22,13 @@ from mcp.server.mcpserver.resolve import (
 )
 from mcp_types.version import is_version_at_least
 from pydantic import BaseModel
+from pydantic.fields import FieldInfo
 
 from mcp_serving.errors import NoElicitation, UserCanceled, UserDeclined
-from mcp_serving.tools.request_state import use_up
+from mcp_serving.tools.question import ANSWER, ASKABLE, Confirm, must_stand_behind_a_gate, spoken_of
+from mcp_serving.tools.request_state import ask_about, use_up
 from mcp_serving.tools.threads import DjangoThreads, declare, resolved_hints, signature_with
 
-Confirm = str | Callable[..., Any]
-
-# Parameters that the gate adds to a tool; the SDK fills them, clients do not see them.
-_ASKABLE = "askable_"
-_ANSWER = "confirmation_"
 _CONTEXT = "context_of_the_question_"
 
 
@@ -58,19 +53,18 @@ def gated(
 
     Raises:
         TypeError: the question is neither text nor callable.
-        ValueError: the question speaks of an argument that the tool does not have.
+        ValueError: the question speaks of an argument that the tool does not have, or the tool has one that
+            cannot stand behind a gate.
     """
+    must_stand_behind_a_gate(function, name, confirm)
     tool = signature_with(function, resolved_hints(function))
+    _must_not_be_aliased(tool, name)
 
     @functools.wraps(function)
     async def run(**arguments: Any) -> Any:
-        del arguments[_ASKABLE]
-        answer: Answer = arguments.pop(_ANSWER)
-        if not await use_up(threads):
-            raise ToolError(
-                f"This question about {name} was answered before, and an answer counts once: nothing was done now. "
-                "To ask the user again, call it anew."
-            )
+        del arguments[ASKABLE]
+        answer: Answer = arguments.pop(ANSWER)
+        await use_up(name, threads)
         if isinstance(answer, DeclinedElicitation):
             raise UserDeclined(
                 f"The user said no to {name}: nothing was done. Do not call it again unless the user asks for it."
@@ -86,6 +80,17 @@ def gated(
     return run
 
 
+def _must_not_be_aliased(tool: inspect.Signature, name: str) -> None:
+    """Refuse an argument that clients call otherwise than the function does: resolvers are given them by name."""
+    for parameter in tool.parameters.values():
+        for field in (parameter.default, *get_args(parameter.annotation)):
+            if isinstance(field, FieldInfo) and field.alias not in (None, parameter.name):
+                raise ValueError(
+                    f"Argument {parameter.name!r} of tool {name!r} has the alias {field.alias!r}: a tool that asks "
+                    "first has none. Rename the argument."
+                )
+
+
 def _signature(tool: inspect.Signature, askable: Callable[..., Any], question: Callable[..., Any]) -> inspect.Signature:
     """The tool's, with the gate's two parameters around its own: they are resolved in this order.
 
@@ -93,9 +98,9 @@ def _signature(tool: inspect.Signature, askable: Callable[..., Any], question: C
     """
     keyword = inspect.Parameter.KEYWORD_ONLY
     parameters = [
-        inspect.Parameter(_ASKABLE, keyword, annotation=Annotated[None, Resolve(askable)]),
+        inspect.Parameter(ASKABLE, keyword, annotation=Annotated[None, Resolve(askable)]),
         *(parameter.replace(kind=keyword) for parameter in tool.parameters.values()),
-        inspect.Parameter(_ANSWER, keyword, annotation=Annotated[Answer, Resolve(question)]),
+        inspect.Parameter(ANSWER, keyword, annotation=Annotated[Answer, Resolve(question)]),
     ]
     return tool.replace(parameters=parameters)
 
@@ -107,58 +112,20 @@ def _question(
     tool: inspect.Signature, name: str, confirm: Confirm, threads: DjangoThreads
 ) -> Callable[..., Awaitable[Elicit[Confirmation]]]:
     """The resolver that asks: it takes the arguments that the question speaks of."""
-    wanted = _wanted(tool, name, confirm)
+    wanted = spoken_of(tool, name, confirm)
 
     async def ask(**arguments: Any) -> Elicit[Confirmation]:
         # format() is given the developer's text; what clients send are values, which it does not interpret.
         text = await threads.call(confirm, **arguments) if callable(confirm) else confirm.format(**arguments)
         if text is None or not str(text).strip():
             raise ValueError(f"The question of tool {name!r} is empty: its confirm has to return a text.")
+        ask_about(name)
         return Elicit(str(text), Confirmation)
 
     ask.__qualname__ = f"confirm {name}"  # its name on the wire: the same in every worker
     parameters = [tool.parameters[each].replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in wanted]
     declare(ask, inspect.Signature(parameters, return_annotation=Elicit[Confirmation]))
     return ask
-
-
-def _wanted(tool: inspect.Signature, name: str, confirm: Confirm) -> list[str]:
-    """The arguments that the question speaks of, once each."""
-    if callable(confirm):
-        wanted = list(_parameters_to_fill(confirm, tool))
-    elif isinstance(confirm, str):
-        try:
-            wanted = list(_fields(confirm))
-        except ValueError as error:
-            raise ValueError(f"The question of tool {name!r} is no format string: {error} in {confirm!r}.") from error
-    else:
-        raise TypeError(
-            f"The question of tool {name!r} is {confirm!r}: confirm has to be a format string such as "
-            "'Cancel order {number}?', or a callable that returns the text."
-        )
-    unknown = [each for each in wanted if each not in tool.parameters]
-    if unknown:
-        raise ValueError(
-            f"The question of tool {name!r} speaks of {', '.join(map(repr, unknown))}, "
-            f"but its arguments are {', '.join(map(repr, tool.parameters)) or 'none'}."
-        )
-    return list(dict.fromkeys(wanted))
-
-
-def _parameters_to_fill(confirm: Callable[..., Any], tool: inspect.Signature) -> Iterator[str]:
-    for parameter in inspect.signature(confirm).parameters.values():
-        if parameter.kind is inspect.Parameter.VAR_KEYWORD:
-            yield from tool.parameters
-        elif parameter.name in tool.parameters or parameter.default is inspect.Parameter.empty:
-            yield parameter.name
-
-
-def _fields(text: str) -> Iterator[str]:
-    """The arguments in a format string: ``order`` in ``{order.number}``, ``{order[0]}`` and ``{x:{order}}``."""
-    for _, field, spec, _ in string.Formatter().parse(text):
-        if field is not None:
-            yield field.split(".")[0].split("[")[0]
-            yield from _fields(spec or "")
 
 
 # Whether there is anybody to ask

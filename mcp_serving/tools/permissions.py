@@ -4,37 +4,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
-from typing import Any, TypeAlias
+from typing import Any
 
 from django.core.exceptions import PermissionDenied
 
+from mcp_serving.tools.declarations import Asked
 from mcp_serving.tools.threads import DjangoThreads
-from mcp_serving.users import current_request, get_user
+from mcp_serving.users import current_request, get_user, is_of_the_process
 
 logger = logging.getLogger(__name__)
-
-Permission: TypeAlias = "str | Iterable[str] | Callable[[Any], Any]"
-"""``"app.codename"``, several of these, or a callable (sync or async) that is given the user."""
-
-Asked: TypeAlias = "tuple[str, ...] | Callable[[Any], Any]"
-
-
-def checked(name: str, permission: Permission | None) -> Asked | None:
-    """What ``name`` asks of its users; None where it asks for nothing.
-
-    Raises:
-        ValueError: a permission is not of the form ``app.codename``, or there is none in a list of them.
-    """
-    if permission is None or callable(permission):
-        return permission
-    names = (permission,) if isinstance(permission, str) else tuple(permission)
-    if not names:
-        raise ValueError(f"{name!r} asks for an empty list of permissions: leave permission out, or name one.")
-    for each in names:
-        app, _, codename = each.partition(".")
-        if not (app and codename):
-            raise ValueError(f"{name!r} asks for the permission {each!r}, which is not of the form 'app.codename'.")
-    return names
 
 
 class Permissions:
@@ -71,10 +49,13 @@ class Permissions:
 
     async def _verdicts(self, asked: dict[int, Asked]) -> dict[int, bool]:
         user: Any = get_user()
-        if user.is_authenticated and not user.is_active:  # Django's backends say no too; a callable might not
-            return dict.fromkeys(asked, False)
         named = {key: each for key, each in asked.items() if not callable(each)}
-        verdicts: dict[int, bool] = await self._threads.run(_has_perms, user, named) if named else {}
+        verdicts: dict[int, bool] = {}
+        if named or is_of_the_process(user):
+            user, verdicts = await self._threads.look_up(_has_perms, user, named)
+        # Django's backends say no to an inactive user; a callable might not.
+        if user is None or (user.is_authenticated and not user.is_active):
+            return dict.fromkeys(asked, False)
         for key, each in asked.items():
             if callable(each):
                 verdicts[key] = await self._verdict(each, user)
@@ -83,7 +64,7 @@ class Permissions:
     async def _verdict(self, permission: Callable[[Any], Any], user: Any) -> bool:
         """What a callable says; one that fails says no, and tells the client nothing."""
         try:
-            return bool(await self._threads.call(permission, user))
+            return bool(await self._threads.look_up(permission, user))
         except PermissionDenied:
             return False
         except Exception:
@@ -91,5 +72,10 @@ class Permissions:
             return False
 
 
-def _has_perms(user: Any, asked: dict[int, tuple[str, ...]]) -> dict[int, bool]:
-    return {key: user.has_perms(names) for key, names in asked.items()}
+def _has_perms(user: Any, asked: dict[int, tuple[str, ...]]) -> tuple[Any, dict[int, bool]]:
+    """The user as the database knows them now, None if it no longer does; and what they may."""
+    if is_of_the_process(user):
+        user = user._meta.default_manager.filter(pk=user.pk).first()
+    # A user model without PermissionsMixin grants nobody a permission.
+    has_perms = getattr(user, "has_perms", None)
+    return user, {key: has_perms is not None and has_perms(names) for key, names in asked.items()}

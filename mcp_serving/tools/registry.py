@@ -4,11 +4,21 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack
 
+from mcp_serving.tools.declarations import (
+    Permission,
+    checked,
+    must_be_called,
+    must_be_uri,
+    must_only_read,
+    must_write,
+    name_of,
+    taken,
+)
+from mcp_serving.tools.question import Confirm, must_stand_behind_a_gate
+
 if TYPE_CHECKING:
     from mcp.server.mcpserver.resources import ResourceSecurity
     from mcp_types import Annotations, Icon, ToolAnnotations
-
-    from mcp_serving.tools.permissions import Permission
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -96,7 +106,7 @@ class Registry:
         self,
         name: str | None = None,
         *,
-        confirm: str | Callable[..., Any],
+        confirm: Confirm,
         permission: Permission | None = None,
         annotations: ToolAnnotations | None = None,
         **options: Unpack[ToolOptions],
@@ -105,7 +115,9 @@ class Registry:
         must_be_called(name, "write_tool")
 
         def decorator(function: F) -> F:
-            must_write(name_of(function, name, "tool"), annotations)
+            called = name_of(function, name, "tool")
+            must_write(called, annotations)
+            must_stand_behind_a_gate(function, called, confirm)
             return self._record(
                 "write_tool",
                 name,
@@ -137,6 +149,7 @@ class Registry:
     ) -> Callable[[F], F]:
         """See ``MCPServer.resource``."""
         must_be_called(uri, "resource")
+        must_be_uri(uri)
         return lambda function: self._record("resource", uri, function, permission=permission, **options)
 
     def prompt(
@@ -146,49 +159,12 @@ class Registry:
         must_be_called(name, "prompt")
         return lambda function: self._record("prompt", name, function, permission=permission, **options)
 
-    def _record(self, decorator: str, name: str | None, function: F, /, **options: Any) -> F:
+    def _record(
+        self, decorator: str, name: str | None, function: F, /, *, permission: Permission | None, **options: Any
+    ) -> F:
         called = name_of(function, name, decorator)
-        declaration = Declaration(decorator, called, function, options)
+        declaration = Declaration(decorator, called, function, {"permission": checked(called, permission), **options})
         if any((other.kind, other.name) == (declaration.kind, called) for other in self.declarations):
             raise ValueError(taken(declaration.kind, called))
         self.declarations.append(declaration)
         return function
-
-
-# What MCPServer and Registry both insist on, so that a mistake is found where it was made.
-
-
-def must_be_called(name: object, decorator: str) -> None:
-    """Refuse ``@server.tool``, which hands the function over as a name."""
-    if callable(name):
-        example = "'shop://orders'" if decorator == "resource" else ""
-        raise TypeError(f"Write @{decorator}({example}), not @{decorator}: the decorator has to be called.")
-
-
-def name_of(function: Callable[..., Any], name: str | None, kind: str) -> str:
-    """What a tool or prompt is called: the name that was given, else the function's."""
-    called = name or getattr(function, "__name__", None)
-    if called is None:
-        raise ValueError(f"{function!r} has no __name__ to call the {kind} by: give it one, @{kind}('its_name').")
-    return str(called)
-
-
-def must_only_read(name: str, annotations: ToolAnnotations | None) -> None:
-    if annotations is not None and (annotations.read_only_hint is not True or annotations.destructive_hint):
-        raise ValueError(
-            f"The read tool {name!r} has read_only_hint={annotations.read_only_hint} and "
-            f"destructive_hint={annotations.destructive_hint} in its annotations: they have to say "
-            "read_only_hint=True and nothing of destruction, or it has to be a write_tool."
-        )
-
-
-def must_write(name: str, annotations: ToolAnnotations | None) -> None:
-    if annotations is not None and annotations.read_only_hint:
-        raise ValueError(
-            f"The write tool {name!r} has read_only_hint=True in its annotations: leave that out, or make it a "
-            "read_tool."
-        )
-
-
-def taken(kind: str, name: str) -> str:
-    return f"There is a {kind} {name!r} already: give one of the two another name."

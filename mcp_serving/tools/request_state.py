@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
-from struct import Struct
 from typing import Any
 
 from django.conf import settings
 from django.core.cache import cache
 from django.utils.crypto import salted_hmac
 from mcp.server.context import ServerRequestContext
+from mcp.server.mcpserver.exceptions import ToolError
 from mcp.server.request_state import (
     AESGCMRequestStateCodec,
     InvalidRequestState,
@@ -69,18 +73,29 @@ class SecretKeyCodec:
         return self._codec.unseal(token)
 
 
-@dataclass(frozen=True)
-class QuestionedCall:
-    """A tool call that asked something: the same in all its round trips, whatever tokens they carry."""
+@dataclass
+class Round:
+    """One round trip of a call that may ask something. A call is the same one in all of its rounds."""
 
-    key: bytes
-    asked_at: float
-    lifetime: float
+    call: str = field(default_factory=lambda: os.urandom(16).hex())
+    asked_at: float | None = None
+    """When the call first asked the user."""
+    asked_about: dict[str, str] = field(default_factory=dict)
+    """The arguments, as a digest, that each tool asked about: not those of the request where a tool calls another."""
+    lifetime: float = LIFETIME
+    brings_answers: bool = False
+
+    @property
+    def expired(self) -> bool:
+        return self.asked_at is not None and not time.time() < self.asked_at + self.lifetime
 
 
-_call: ContextVar[QuestionedCall | None] = ContextVar("mcp_serving.questioned_call", default=None)
+_round: ContextVar[Round | None] = ContextVar("mcp_serving.round", default=None)
 
-_used: dict[bytes, float] = {}
+_arguments: ContextVar[str] = ContextVar("mcp_serving.arguments", default="")
+"""The arguments of the tool that runs, as a digest."""
+
+_used: dict[str, float] = {}
 """Calls that were answered, and until when that matters. Beside the cache, which may forget any entry."""
 
 
@@ -91,46 +106,89 @@ class OneCallCodec:
     answer could be made to yield any number of them.
     """
 
-    _head = Struct("!16sd")
-
     def __init__(self, codec: RequestStateCodec, lifetime: float) -> None:
         self._codec = codec
         self._lifetime = lifetime
 
     def seal(self, payload: bytes) -> str:
-        call = _call.get() or QuestionedCall(os.urandom(16), time.time(), self._lifetime)
-        return self._codec.seal(self._head.pack(call.key, call.asked_at) + payload)
+        now = _round.get() or Round()
+        head = [now.call, now.asked_at or time.time(), now.asked_about]
+        return self._codec.seal(json.dumps(head).encode() + b"\n" + payload)
 
     def unseal(self, token: str) -> bytes:
-        payload = self._codec.unseal(token)
-        if len(payload) < self._head.size:
-            raise InvalidRequestState("malformed")
-        key, asked_at = self._head.unpack_from(payload)
-        if not time.time() < asked_at + self._lifetime:
+        head, _, payload = self._codec.unseal(token).partition(b"\n")
+        try:
+            call, asked_at, asked_about = json.loads(head)
+        except ValueError as error:
+            raise InvalidRequestState("malformed") from error
+        now = Round(call, asked_at, asked_about, self._lifetime, brings_answers=True)
+        if now.expired:
             raise InvalidRequestState("expired")
-        _call.set(QuestionedCall(key, asked_at, self._lifetime))
-        return payload[self._head.size :]
+        _round.set(now)
+        return payload
 
 
 def begin_request() -> None:
     """A new request begins: it belongs to no call that has asked something yet."""
-    _call.set(None)
+    _round.set(Round())
 
 
-async def use_up(threads: DjangoThreads) -> bool:
-    """Whether the answer that this request brings is used for the first time.
+@contextmanager
+def calling(arguments: dict[str, Any]) -> Iterator[None]:
+    """A tool is called with these arguments, by the client or by another tool."""
+    text = json.dumps(arguments, sort_keys=True, default=repr)
+    token = _arguments.set(hashlib.sha256(text.encode()).hexdigest())
+    try:
+        yield
+    finally:
+        _arguments.reset(token)
+
+
+def ask_about(tool: str) -> None:
+    """The tool asks the user about the arguments that it is called with, or finds out what was answered.
+
+    Raises:
+        ToolError: it is another tool's call now, with other arguments than the user was asked about.
+    """
+    now = _round.get() or Round()
+    if not now.brings_answers or tool not in now.asked_about:
+        now.asked_at = now.asked_at if now.brings_answers else time.time()
+        now.asked_about[tool] = _arguments.get()
+    elif now.asked_about[tool] != _arguments.get():
+        raise ToolError(
+            f"The user was asked about other arguments of {tool} than it is called with now: nothing was done."
+        )
+
+
+async def use_up(tool: str, threads: DjangoThreads) -> None:
+    """Take the answer that this request brings: once, and not too late.
 
     A client that repeats its request must not have the tool run again. What was used is remembered here, and
     in Django's default cache, so that workers that share a cache share this too.
+
+    Raises:
+        ToolError: it was answered before, or too late.
     """
-    call = _call.get()
-    if call is None:  # asked and answered within one request, as clients up to 2025-11-25 do
-        return True
-    now = time.time()
-    for key in [key for key, until in _used.items() if until < now]:
-        _used.pop(key, None)
-    if call.key in _used:
+    now = _round.get() or Round()
+    if now.expired:  # a client up to 2025-11-25 answers while the call waits, and may take as long as it likes
+        raise ToolError(
+            f"The user took more than {now.lifetime / 60:g} minutes to answer: {tool} did nothing. "
+            "To ask again, call it anew."
+        )
+    # Asked and answered within one request, as those clients do, there is nothing that could be repeated.
+    if now.brings_answers and not await _is_first(now, threads):
+        raise ToolError(
+            f"This question about {tool} was answered before, and an answer counts once: nothing was done now. "
+            "To ask the user again, call it anew."
+        )
+
+
+async def _is_first(answered: Round, threads: DjangoThreads) -> bool:
+    moment = time.time()
+    for call in [call for call, until in _used.items() if until < moment]:
+        _used.pop(call, None)
+    if answered.call in _used:
         return False
-    _used[call.key] = call.asked_at + call.lifetime
-    added: bool = await threads.run(cache.add, f"{_SALT}:{call.key.hex()}", True, call.lifetime)
+    _used[answered.call] = moment + answered.lifetime
+    added: bool = await threads.look_up(cache.add, f"{_SALT}:{answered.call}", True, answered.lifetime)
     return added

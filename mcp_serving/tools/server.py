@@ -4,9 +4,10 @@ import functools
 import inspect
 import logging
 from collections.abc import Callable
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
+from django.db import transaction
 from mcp.server.lowlevel.server import LifespanResultT
 from mcp.server.mcpserver import MCPServer as SDKMCPServer
 from mcp.server.mcpserver.exceptions import (
@@ -29,29 +30,33 @@ from mcp_types import (
     InputRequiredResult,
     PromptReference,
     ResourceTemplate,
+    SubscriptionsListenRequestParams,
     ToolAnnotations,
 )
 from mcp_types import Prompt as MCPPrompt
 from mcp_types import Resource as MCPResource
 from mcp_types import Tool as MCPTool
 from mcp_types.version import is_version_at_least
+from pydantic import ValidationError
 
 from mcp_serving import sdk
 from mcp_serving.errors import NoElicitation, UserCanceled, UserDeclined
 from mcp_serving.tools import request_state
-from mcp_serving.tools.gate import Confirm, gated
-from mcp_serving.tools.permissions import Permission, Permissions, checked
-from mcp_serving.tools.registry import (
-    Registry,
-    ResourceOptions,
-    ToolOptions,
+from mcp_serving.tools.declarations import (
+    Permission,
+    checked,
     must_be_called,
     must_only_read,
     must_write,
     name_of,
     taken,
 )
-from mcp_serving.tools.threads import DjangoThreads, declare, is_async, thread_of_its_own
+from mcp_serving.tools.gate import gated
+from mcp_serving.tools.permissions import Permissions
+from mcp_serving.tools.question import Confirm
+from mcp_serving.tools.registry import Registry, ResourceOptions, ToolOptions
+from mcp_serving.tools.subscriptions import VisibleEvents, hidden_uris
+from mcp_serving.tools.threads import DjangoThreads, declare, is_async, not_atomic, thread_of_its_own
 from mcp_serving.users import current_request, local_user, without_cached_permissions
 
 if TYPE_CHECKING:
@@ -117,6 +122,8 @@ class MCPServer(SDKMCPServer[LifespanResultT]):
         options["request_state_security"] = request_state.security(
             options.get("request_state_security"), name or "mcp-server"
         )
+        if options.get("subscriptions") is not False:
+            options["subscriptions"] = VisibleEvents(options.get("subscriptions"))
         with _root_logger_left_alone():
             super().__init__(
                 name,
@@ -130,7 +137,7 @@ class MCPServer(SDKMCPServer[LifespanResultT]):
                 resources=[self._adopted_resource(resource) for resource in resources or ()],
                 **options,
             )
-        self.middleware.insert(0, _in_django)
+        self.middleware[:0] = [_in_django, self._hiding_events]
         low_level = sdk.low_level(self)
         self._input_schema = low_level.get_tool_input_schema
         low_level.get_tool_input_schema = self._input_schema_for_everybody
@@ -377,7 +384,7 @@ class MCPServer(SDKMCPServer[LifespanResultT]):
     # Registries
 
     def include(self, registry: Registry, *, write: bool = True, prefix: str = "") -> None:
-        """Bind what a registry has recorded so far, in order; all of it, or nothing where a name is taken.
+        """Bind what a registry has recorded so far, in order; all of it, or nothing where one thing cannot be bound.
 
         Args:
             registry: of a reusable app.
@@ -386,13 +393,16 @@ class MCPServer(SDKMCPServer[LifespanResultT]):
 
         Raises:
             ValueError: a name or URI is taken already.
+            Exception: the SDK does not take one of its functions.
         """
         wanted = [each for each in registry.declarations if write or each.decorator != "write_tool"]
         named = [(each, each.name if each.kind == "resource" else prefix + each.name) for each in wanted]
         for declaration, name in named:
             self._must_be_free(declaration.kind, name)
-        for declaration, name in named:
-            getattr(self, declaration.decorator)(name, **declaration.options)(declaration.function)
+        # What only the SDK can find wrong, it finds in a server that is thrown away.
+        for server in (MCPServer[LifespanResultT](), self):
+            for declaration, name in named:
+                getattr(server, declaration.decorator)(name, **declaration.options)(declaration.function)
 
     def _must_be_free(self, kind: str, name: str) -> None:
         if (kind, name) in self._taken:
@@ -413,7 +423,8 @@ class MCPServer(SDKMCPServer[LifespanResultT]):
         if name in self._tool_permissions:
             self._check_headers(name, arguments)
         try:
-            return await super().call_tool(name, arguments, context)
+            with request_state.calling(arguments):
+                return await super().call_tool(name, arguments, context)
         except UnexpectedToolError as error:
             if isinstance(error.__cause__, NoElicitation | UserDeclined | UserCanceled):
                 raise ToolError(str(error.__cause__)) from error.__cause__
@@ -462,6 +473,16 @@ class MCPServer(SDKMCPServer[LifespanResultT]):
         if ("resource", uri) in self._taken and uri not in self._templates:
             return uri
         return next((name for name, template in self._templates.items() if template.match(uri) is not None), None)
+
+    async def _hiding_events(self, ctx: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:
+        """A subscription to what the user may not read is accepted as one to what does not exist: no event comes."""
+        with suppress(ValidationError):  # which the SDK answers
+            if ctx.method == sdk.LISTEN:
+                asked = SubscriptionsListenRequestParams.model_validate(ctx.params).notifications
+                declared = {uri: self._declared(uri) or uri for uri in asked.resource_subscriptions or ()}
+                allowed = await self._resource_permissions.allowed(declared.values())
+                hidden_uris.set(frozenset(uri for uri, name in declared.items() if name not in allowed))
+        return await call_next(ctx)
 
     async def list_prompts(self) -> list[MCPPrompt]:
         prompts = await super().list_prompts()
@@ -515,6 +536,8 @@ def _as_function(function: Callable[..., Any], name: str) -> Callable[..., Any]:
     called = function.func if isinstance(function, functools.partial) else function
     functools.update_wrapper(call, called, assigned=("__module__", "__doc__"), updated=())
     call.__name__ = call.__qualname__ = name
+    for database in not_atomic(function):
+        transaction.non_atomic_requests(using=database)(call)
     declare(call, signature)
     return call
 

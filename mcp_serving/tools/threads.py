@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import inspect
 import typing
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Hashable
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
@@ -33,6 +33,10 @@ _holds_a_thread: ContextVar[bool] = ContextVar("mcp_serving.holds_a_thread", def
 """True within a sync function in the pool, and in what it calls through ``async_to_sync``."""
 
 
+LOOKUP_THREADS = 4
+"""How many lookups (permissions, answered questions) may run at once: each is a short query."""
+
+
 class DjangoThreads:
     """The threads that the sync handlers of one server share.
 
@@ -44,32 +48,44 @@ class DjangoThreads:
         if most < 1:
             raise ValueError(f"max_threads is {most!r}; at least one thread is needed.")
         self._pool = ThreadPoolExecutor(most, thread_name_prefix="mcp-serving")
-        self._wrapped: dict[Callable[..., Any], Callable[..., Any]] = {}
+        self._lookups = ThreadPoolExecutor(LOOKUP_THREADS, thread_name_prefix="mcp-serving-lookup")
+        self._wrapped: dict[Hashable, tuple[Callable[..., Any], Callable[..., Awaitable[Any]]]] = {}
 
-    async def run(self, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        """Run a sync function where the ORM may be used; waits for a free thread."""
+    async def call(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        """Call a function of the user's, sync or async; also one that is sync and returns an awaitable.
+
+        A sync one may use the ORM, and waits for a free thread.
+        """
+        return await self._call(self._pool, function, *args, **kwargs)
+
+    async def look_up(self, function: Callable[..., Any], /, *args: Any) -> Any:
+        """Call what decides whether a call may go on: for that, an async tool waits for no sync one."""
+        return await self._call(self._lookups, function, *args)
+
+    async def _call(self, pool: ThreadPoolExecutor, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        if is_async(function):
+            return await function(*args, **kwargs)
+        result = await self._run(pool, function, *args, **kwargs)
+        return await result if inspect.isawaitable(result) else result
+
+    async def _run(self, pool: ThreadPoolExecutor, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         prepared = _in_thread(_atomic(function))
         if in_callers_thread.get() or _holds_a_thread.get():
             # Not Channels' class: it closes connections in a transaction, and Django's TestCase is in one. Nor
             # another thread for what a sync function calls: where each waits for one more, none is ever free.
             runner = SyncToAsync(prepared, thread_sensitive=True)
         else:
-            runner = _InPool(prepared, thread_sensitive=False, executor=self._pool)
+            runner = _InPool(prepared, thread_sensitive=False, executor=pool)
         result: T = await runner(*args, **kwargs)
         return result
 
-    async def call(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        """Call a function of the user's, sync or async; also one that is sync and returns an awaitable."""
-        if is_async(function):
-            return await function(*args, **kwargs)
-        result = await self.run(function, *args, **kwargs)
-        return await result if inspect.isawaitable(result) else result
-
     def wrap(self, function: Callable[..., Any]) -> Callable[..., Awaitable[Any]]:
         """``function`` as an async one with the same signature; its resolvers too, as the SDK runs those."""
-        if function not in self._wrapped:
-            self._wrapped[function] = self._wrap(function)
-        return self._wrapped[function]
+        # What cannot be hashed is told apart by its identity, which lasts: it is kept here.
+        key: Hashable = function if isinstance(function, Hashable) else id(function)
+        if key not in self._wrapped:
+            self._wrapped[key] = function, self._wrap(function)
+        return self._wrapped[key][1]
 
     def _wrap(self, function: Callable[..., Any]) -> Callable[..., Awaitable[Any]]:
         hints = resolved_hints(function)
@@ -128,11 +144,17 @@ def _atomic(function: Callable[P, T]) -> Callable[P, T]:
 
     ``transaction.non_atomic_requests`` takes it out, as it does a view.
     """
-    exempt = getattr(function, "_non_atomic_requests", ())
+    exempt = not_atomic(function)
     for alias, database in connections.settings.items():
         if database["ATOMIC_REQUESTS"] and alias not in exempt:
             function = transaction.atomic(using=alias)(function)
     return function
+
+
+def not_atomic(function: Callable[..., Any]) -> set[str]:
+    """The databases that ``transaction.non_atomic_requests`` names, on a partial or on the function in it."""
+    named: set[str] = set(getattr(function, "_non_atomic_requests", ()))
+    return named | not_atomic(function.func) if isinstance(function, functools.partial) else named
 
 
 def is_async(function: Callable[..., Any]) -> bool:

@@ -5,6 +5,7 @@ of tests/postgres.py, which the test holds: how many are held up, and what is an
 """
 
 import asyncio
+import functools
 import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -224,6 +225,14 @@ def add(name: str, fail: bool) -> bool:
     if fail:
         raise RuntimeError("after the insert")
     return connection.in_atomic_block
+
+
+@transaction.non_atomic_requests
+def _add(name: str, fail: bool) -> bool:
+    return add(name, fail)
+
+
+server.add_tool(functools.partial(_add, fail=False), "add_outside_of_transactions")
 
 
 @server.tool()
