@@ -20,7 +20,8 @@ if settings.DEBUG:
 from example_project.mcp import server  # noqa: E402
 from mcp_serving import StreamableHTTPHandler  # noqa: E402
 
-mcp_handler = StreamableHTTPHandler(server)
+# Everybody may look at the shop's tools that read; those that write ask for permissions.
+mcp_handler = StreamableHTTPHandler(server, public=True)
 
 # Around all of it: who is logged in at /admin/ is who calls the tools. (Django's own pages look for themselves.)
 application = ProtocolTypeRouter(

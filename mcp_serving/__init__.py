@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from mcp_serving.asgi.handler import StreamableHTTPHandler
     from mcp_serving.errors import (
+        AccessNotStated,
         InvalidEndpoint,
         InvalidHTTPServer,
         InvalidServer,
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from mcp_serving.users import aget_user, get_user
 
 _HOMES = {
+    "AccessNotStated": "errors",
     "InvalidEndpoint": "errors",
     "InvalidHTTPServer": "errors",
     "InvalidServer": "errors",
@@ -54,6 +56,7 @@ _HOMES = {
 }
 
 __all__ = [
+    "AccessNotStated",
     "InvalidEndpoint",
     "InvalidHTTPServer",
     "InvalidServer",

@@ -52,6 +52,7 @@ def check_import(**_: Any) -> list[CheckMessage]:
         return []  # told already
     configuration = conf.configuration()
     found: list[CheckMessage] = []
+    server = None
     if configuration.server is not None:
         try:
             server = conf.load_server(configuration.server)
@@ -59,12 +60,18 @@ def check_import(**_: Any) -> list[CheckMessage]:
             found.append(Error(f"MCP_SERVING['SERVER']: {error}", id="mcp_serving.E003"))
         else:
             found += _check_server(configuration.server, server)
-    if configuration.http_server is not None:
-        try:
-            conf.load(configuration.http_server)
-        except Exception as error:
-            found.append(Error(f"MCP_SERVING['HTTP_SERVER']: {error}", id="mcp_serving.E004"))
-    return found
+    # The handlers exist once the routers are imported.
+    routers = [
+        ("MCP_SERVING['HTTP_SERVER']", configuration.http_server, "mcp_serving.E004"),
+        ("ASGI_APPLICATION", getattr(settings, "ASGI_APPLICATION", None), "mcp_serving.E005"),
+    ]
+    for name, path, number in routers:
+        if path is not None:
+            try:
+                conf.load(path)
+            except Exception as error:
+                found.append(Error(f"{name}: {error}", id=number))
+    return found + _check_handlers(server)
 
 
 def _check_server(path: str, server: Any) -> list[CheckMessage]:
@@ -79,27 +86,29 @@ def _check_server(path: str, server: Any) -> list[CheckMessage]:
                 id="mcp_serving.I003",
             )
         ]
-    return _check_write_tools(server) if server.gated_tools else []
+    return []
 
 
-def _check_write_tools(server: Any) -> list[CheckMessage]:
-    """Older clients cannot be asked through every handler. The handlers exist once the routers are imported."""
+def _check_handlers(server: Any) -> list[CheckMessage]:
     from mcp_serving import sdk
     from mcp_serving.asgi import lifecycle
 
-    if application := getattr(settings, "ASGI_APPLICATION", None):
-        try:
-            conf.load(application)
-        except Exception as error:
-            return [Error(f"ASGI_APPLICATION: {error}", id="mcp_serving.E005")]
-    return [
-        CheckWarning(
-            f"The handler at {', '.join(handler.paths) or 'no path of its own'} has {option}=True: clients up to "
-            f"2025-11-25 cannot use {', '.join(server.gated_tools)} through it, which ask the user first.",
-            hint=f"Leave out {option}, or mount a second handler without it for these clients.",
-            id="mcp_serving.W001",
-        )
-        for handler in lifecycle.handlers_of(sdk.low_level(server))
-        for option in ("stateless_http", "json_response")
-        if handler.options.get(option)
+    found: list[CheckMessage] = [
+        Error(handler.access_problem, id="mcp_serving.E006")
+        for handler in lifecycle.handlers()
+        if handler.access_problem
     ]
+    gated = getattr(server, "gated_tools", [])
+    if gated:
+        found += [
+            CheckWarning(
+                f"The handler at {handler.place} has {option}=True: clients up to 2025-11-25 cannot use "
+                f"{', '.join(gated)} through it, which ask the user first.",
+                hint=f"Leave out {option}, or mount a second handler without it for these clients.",
+                id="mcp_serving.W001",
+            )
+            for handler in lifecycle.handlers_of(sdk.low_level(server))
+            for option in ("stateless_http", "json_response")
+            if handler.options.get(option)
+        ]
+    return found

@@ -25,6 +25,10 @@ class InvalidEndpoint(ValueError):
     """An endpoint that Twisted cannot use: bad syntax, port out of range, unreadable key or certificate."""
 
 
+class AccessNotStated(ValueError):
+    """``DEBUG`` is off, and a ``StreamableHTTPHandler`` does not say who may call it."""
+
+
 class InvalidShutdownTimeout(ValueError):
     """The shutdown timeout is negative, NaN, infinite or not a number."""
 

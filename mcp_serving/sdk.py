@@ -14,6 +14,7 @@ from mcp_serving.errors import InvalidServer
 from mcp_serving.shadowing import sdk_problem
 
 try:
+    from mcp.server.auth.middleware.bearer_auth import BearerAuthBackend
     from mcp.server.lowlevel.server import Server as LowLevelServer
     from mcp.server.mcpserver import MCPServer
     from mcp.server.subscriptions import ListenHandler
@@ -23,7 +24,12 @@ except ImportError as error:
     raise ImportError(sdk_problem() or str(error)) from error
 
 if TYPE_CHECKING:
+    from collections.abc import Set as AbstractSet
+
+    from mcp.server.auth.provider import TokenVerifier
+    from mcp.server.auth.settings import AuthSettings
     from mcp.server.context import ServerMiddleware
+    from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
     from starlette.applications import Starlette
     from starlette.types import ASGIApp
 
@@ -76,6 +82,34 @@ def listen_handler(server: LowLevelServer[Any]) -> ListenHandler | None:
 def without_host_checks() -> TransportSecuritySettings:
     """For the SDK's transport, where Host and Origin have been checked before it is reached."""
     return TransportSecuritySettings(enable_dns_rebinding_protection=False)
+
+
+def has_auth(server: SDKServer) -> bool:
+    """Whether the server itself asks for bearer tokens."""
+    return isinstance(server, MCPServer) and server.settings.auth is not None
+
+
+def http_app(
+    server: SDKServer, options: Mapping[str, Any], auth: AuthSettings | None, verifier: TokenVerifier | None
+) -> Starlette:
+    """The SDK's application, with authentication that the server itself does not have."""
+    if auth is None:
+        return server.streamable_http_app(**options)
+    more: dict[str, Any] = {"auth": auth, "token_verifier": verifier}
+    if isinstance(server, MCPServer):
+        more |= {"custom_starlette_routes": server._custom_starlette_routes, "debug": server.settings.debug}
+    return low_level(server).streamable_http_app(**options, **more)
+
+
+def bearer_auth(app: Starlette) -> BearerAuthBackend | None:
+    """What reads the bearer tokens of the SDK's application, if it wants any."""
+    backends = (kwargs.get("backend") for _, _, kwargs in app.user_middleware)
+    return next((backend for backend in backends if isinstance(backend, BearerAuthBackend)), None)
+
+
+def open_sessions(manager: StreamableHTTPSessionManager) -> AbstractSet[str]:
+    """The ids of the sessions that have not ended."""
+    return manager._server_instances.keys()
 
 
 def mcp_endpoint(app: Starlette, options: Mapping[str, Any]) -> ASGIApp:

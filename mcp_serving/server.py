@@ -6,10 +6,12 @@ from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
+from django.conf import settings
+
 from mcp_serving import sdk
 from mcp_serving.conf import DEFAULT_SHUTDOWN_TIMEOUT, valid_shutdown_timeout
 from mcp_serving.deadline import Deadline
-from mcp_serving.errors import NoHTTPServer, ShutdownTimeout
+from mcp_serving.errors import AccessNotStated, NoHTTPServer, ShutdownTimeout
 from mcp_serving.runtime import CANCELLED_SECONDS, Runtime, drain, runtimes
 from mcp_serving.serving import signals
 from mcp_serving.serving.standard_streams import StandardStreams
@@ -97,6 +99,7 @@ class Server:
 
         Raises:
             InvalidHTTPServer, NoApplication, InvalidEndpoint: the Daphne server cannot be used.
+            AccessNotStated: ``DEBUG`` is off, and a handler does not say who may call.
             ListenError: it cannot listen.
             ShutdownTimeout: the deadline passed; names what was still running.
             RuntimeError: it has been run before.
@@ -151,6 +154,7 @@ class Server:
         from mcp_serving.serving import http
 
         daphne = http.DaphneTransport(http.build(self._http_server))
+        _must_say_who_may_call()
         loop = http.loop
         asyncio.set_event_loop(loop)
         with signals.handled_by(loop, self._on_signal):
@@ -321,6 +325,15 @@ class Server:
             '*StreamableHTTPHandler(server).urlpatterns("mcp") to the URLRouter of the ASGI application.'
         )
         return f"not mounted at {', '.join(addresses)}, where the Daphne server listens"
+
+
+def _must_say_who_may_call() -> None:
+    """Refuse to serve a handler that would refuse every request."""
+    from mcp_serving.asgi import lifecycle
+
+    problems = [handler.access_problem for handler in lifecycle.handlers() if handler.access_problem]
+    if problems and not settings.DEBUG:
+        raise AccessNotStated(f"DEBUG is off. {problems[0]}")
 
 
 async def _end_stray_tasks() -> None:

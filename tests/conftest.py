@@ -7,11 +7,15 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.harness import ROOT, Events
 from tests.postgres import PostgreSQL, running_postgresql
+
+if TYPE_CHECKING:
+    from tests.doors import Doors
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "tests.project.settings")  # for the tests that need no process
 
@@ -50,6 +54,16 @@ def users() -> Iterator[None]:
     yield
     in_django.close_connections()
     shutil.rmtree(in_django.DATABASE.parent)
+
+
+@pytest.fixture(scope="module")
+def doors(tmp_path_factory: pytest.TempPathFactory, users: None) -> Iterator[Doors]:
+    """A process that serves handlers of which each lets in others; see tests/project/doors_asgi.py."""
+    from tests.doors import Doors, serving_doors
+
+    notes = tmp_path_factory.mktemp("doors") / "events"
+    with serving_doors("runmcp", notes) as (process, address):
+        yield Doors(process, address, notes)
 
 
 @pytest.fixture(scope="session")

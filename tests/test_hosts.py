@@ -14,6 +14,7 @@ from mcp.server.transport_security import TransportSecuritySettings
 
 from mcp_serving import StreamableHTTPHandler
 from mcp_serving.asgi import hosts, lifecycle
+from mcp_serving.asgi.refusal import Refusal
 from tests.harness import serving_http
 from tests.raw_http import Request
 
@@ -22,7 +23,7 @@ django.setup()  # override_settings needs settings that are loaded
 
 def refusal(
     host: str | None = None, origin: str | None = None, *, scheme: str = "http", **headers: str
-) -> tuple[int, str] | None:
+) -> Refusal | None:
     given = {"host": host, "origin": origin, **{name.replace("_", "-"): value for name, value in headers.items()}}
     scope: dict[str, Any] = {
         "type": "http",
@@ -48,7 +49,7 @@ def test_with_debug_and_no_allowed_hosts_this_machine_is_allowed(host: str) -> N
 def test_with_debug_and_no_allowed_hosts_no_other_name_is_allowed(host: str) -> None:
     found = refusal(host)
     assert found is not None
-    assert found[0] == 421
+    assert found.status == 421
 
 
 @override_settings(DEBUG=False, ALLOWED_HOSTS=[])
@@ -135,7 +136,7 @@ TRUSTED = ["https://trusted.example", "https://*.wild.example", "https://*.porte
 def test_an_origin_is_this_host_or_a_trusted_one(origin: str, allowed: bool) -> None:
     found = refusal("example.com", origin)
     assert (found is None) is allowed
-    assert found is None or found[0] == 403
+    assert found is None or found.status == 403
 
 
 @override_settings(ALLOWED_HOSTS=["example.com"], SECURE_PROXY_SSL_HEADER=("HTTP_X_FORWARDED_PROTO", "https"))
@@ -152,8 +153,9 @@ def test_the_reason_names_the_setting_and_holds_nothing_that_could_forge_a_log_l
         (refusal("example.com", "http://evil\r\nERROR \x1b[31m"), "CSRF_TRUSTED_ORIGINS"),
     ):
         assert found is not None
-        assert setting in found[1]
-        assert found[1].isprintable()
+        assert found.reason is not None
+        assert setting in found.reason
+        assert found.reason.isprintable()
 
 
 def test_a_refused_request_is_told_so_and_logged_in_one_line_that_names_the_setting() -> None:

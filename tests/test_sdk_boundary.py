@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import re
 from contextlib import asynccontextmanager
 from typing import Any
 
 import anyio
+from mcp.server.auth.middleware.bearer_auth import BearerAuthBackend
+from mcp.server.auth.settings import AuthSettings
 from mcp.server.lowlevel.server import Server as LowLevelServer
 from mcp.server.mcpserver import MCPServer
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
+from pydantic import AnyHttpUrl
 
 from mcp_serving import sdk
-from tests.harness import ROOT
+from tests.harness import INITIALIZE, ROOT
 
 
 def test_mcpserver_keeps_its_low_level_server_in_this_private_attribute() -> None:
@@ -79,3 +83,47 @@ def test_the_mcp_endpoint_is_found_among_the_routes_of_the_sdks_application() ->
 def test_an_mcpserver_serves_subscriptions_with_the_handler_that_can_end_them() -> None:
     assert sdk.listen_handler(sdk.low_level(MCPServer("x"))) is not None
     assert sdk.listen_handler(LowLevelServer("x")) is None
+
+
+def test_a_session_manager_keeps_its_open_sessions_in_this_private_attribute() -> None:
+    server = MCPServer("x")
+    server.streamable_http_app(transport_security=sdk.without_host_checks())
+    manager = server.session_manager
+    assert list(sdk.open_sessions(manager)) == []
+
+    async def run() -> None:
+        async with manager.run():
+            await manager.handle_request(opening, receive, send)
+            assert set(sdk.open_sessions(manager)) == {dict(started["headers"])[b"mcp-session-id"].decode()}
+
+    started: dict[str, Any] = {}
+    body = json.dumps(INITIALIZE).encode()
+    headers = [(b"content-type", b"application/json"), (b"accept", b"application/json, text/event-stream")]
+    opening: Any = {"type": "http", "method": "POST", "path": "/mcp", "query_string": b"", "headers": headers}
+    bodies = [{"type": "http.request", "body": body}]
+
+    async def receive() -> Any:
+        return bodies.pop() if bodies else await anyio.sleep_forever()
+
+    async def send(message: Any) -> None:
+        if message["type"] == "http.response.start":
+            started.update(message)
+
+    anyio.run(run)
+
+
+def test_an_mcpserver_keeps_its_custom_routes_in_this_private_attribute() -> None:
+    server = MCPServer("x")
+
+    @server.custom_route("/health", methods=["GET"])
+    async def health(request: Any) -> Any: ...
+
+    auth = AuthSettings(issuer_url=AnyHttpUrl("https://issuer.example"), resource_server_url=None)
+    app = sdk.http_app(server, {}, auth, Verifier())
+    assert [route.path for route in sdk.routes_beside_mcp(app, {})] == ["/health"]
+    assert isinstance(sdk.bearer_auth(app), BearerAuthBackend)
+    assert sdk.bearer_auth(server.streamable_http_app()) is None
+
+
+class Verifier:
+    async def verify_token(self, token: str) -> None: ...

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -12,17 +12,24 @@ from django.urls import re_path
 from django.urls.exceptions import Resolver404
 
 from mcp_serving import sdk
-from mcp_serving.asgi import hosts, lifecycle, page
+from mcp_serving.asgi import access, hosts, lifecycle, page
+from mcp_serving.asgi.access import STATE_ONE, Access, VerifierFailed
 from mcp_serving.asgi.guard import ASGIApp, Guard, Receive, Scope, Send, respond, wire_of
+from mcp_serving.asgi.sessions import Bounds, SessionEvents, Sessions
 from mcp_serving.runtime import Runtime
 from mcp_serving.tools.discovery import discover
 
 if TYPE_CHECKING:
     from django.urls import URLPattern
+    from mcp.server.auth.provider import TokenVerifier
+    from mcp.server.auth.settings import AuthSettings
     from mcp.server.lowlevel.server import Server as LowLevelServer
     from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
     from starlette.applications import Starlette
     from starlette.routing import Route
+
+    from mcp_serving.asgi.access import UserForToken
+    from mcp_serving.asgi.refusal import Refusal
 
 logger = logging.getLogger(__name__)
 
@@ -42,27 +49,64 @@ class StreamableHTTPHandler:
     before listening under ``manage.py runmcp``, else with the first request. Host and Origin are checked
     against Django's ``ALLOWED_HOSTS`` and ``CSRF_TRUSTED_ORIGINS``, unless ``transport_security`` is given.
 
+    Who may call is said by one of ``public``, ``login_required`` and ``auth``, or by the ``auth`` of the server
+    itself. A handler that says nothing is served while ``DEBUG`` is on.
+
     Args:
         mcp: an ``MCPServer`` or a low-level ``Server`` of the SDK.
+        public: everybody may call.
+        login_required: who is logged in may call, as ``scope["user"]`` says: put the handler, or the router, into
+            ``channels.auth.AuthMiddlewareStack``. Others get 401.
+        auth: who has a bearer token may call: a verifier (``mcp_serving.tokens.UserTokenVerifier()``, or anything
+            with the SDK's ``verify_token``), or the SDK's ``AuthSettings`` with a ``token_verifier`` beside it.
+        token_verifier: goes with ``AuthSettings``.
+        required_scopes: what each token has to have, where ``auth`` is a verifier.
+        user_for_token: a callable, sync or async, that is given the SDK's ``AccessToken`` and returns its Django
+            user, which is then ``scope["user"]``; for None and for inactive users the token is refused.
+        max_sessions_per_user: how many sessions one user or token may have open at once; None for any number.
+            ``max_sessions`` of the SDK bounds all of them.
+        max_streams_per_session: how many requests of one session may be open at once, or, at 2026-07-28,
+            ``subscriptions/listen`` streams of one user or token; None for any number.
+        max_header_size: bytes of all names and values of a request's headers together; None for any number.
         **options: the options of the SDK's ``streamable_http_app()``, passed on unchanged:
             ``stateless_http``, ``json_response``, ``event_store``, ``session_idle_timeout`` (seconds),
-            ``max_request_body_size`` (bytes), ``transport_security`` and others.
+            ``max_request_body_size`` (bytes), ``max_sessions``, ``transport_security`` and others.
 
     Raises:
         InvalidServer: ``mcp`` is not a server of the SDK.
-        TypeError, ValueError: the SDK does not know an option, or refuses its value.
+        TypeError, ValueError: more than one says who may call, a bound is none, or the SDK does not know an
+            option, or refuses its value.
 
     Example:
-        >>> mcp_handler = StreamableHTTPHandler(server, json_response=True)
+        >>> mcp_handler = StreamableHTTPHandler(server, login_required=True)
         >>> application = ProtocolTypeRouter({
         ...     "http": URLRouter([*mcp_handler.urlpatterns("mcp"), re_path(r"", django_asgi_app)]),
         ...     "lifespan": mcp_handler.lifespan,
         ... })
     """
 
-    def __init__(self, mcp: sdk.SDKServer, **options: Any) -> None:
+    def __init__(
+        self,
+        mcp: sdk.SDKServer,
+        *,
+        public: bool = False,
+        login_required: bool = False,
+        auth: AuthSettings | TokenVerifier | None = None,
+        token_verifier: TokenVerifier | None = None,
+        required_scopes: Sequence[str] = (),
+        user_for_token: UserForToken | None = None,
+        max_sessions_per_user: int | None = 1000,
+        max_streams_per_session: int | None = 256,
+        max_header_size: int | None = 32 * 1024,
+        **options: Any,
+    ) -> None:
         self._mcp = mcp
         self._server = sdk.low_level(mcp)
+        self.access = Access(mcp, public, login_required, auth, token_verifier, required_scopes, user_for_token)
+        """Who may call."""
+        self._bounds = Bounds(max_sessions_per_user, max_streams_per_session, max_header_size)
+        if options.get("event_store") is not None:
+            options["event_store"] = SessionEvents(options["event_store"])
         self._checks_hosts = options.get("transport_security") is None
         if self._checks_hosts:
             options["transport_security"] = sdk.without_host_checks()
@@ -80,6 +124,18 @@ class StreamableHTTPHandler:
     def server(self) -> LowLevelServer[Any]:
         """The low-level server it serves."""
         return self._server
+
+    @property
+    def place(self) -> str:
+        """Where it is mounted, for people."""
+        return ", ".join(self.paths) or "no path of its own"
+
+    @property
+    def access_problem(self) -> str | None:
+        """What is wrong with it once ``DEBUG`` is off; None where it says who may call."""
+        if self.access.is_stated:
+            return None
+        return f"The StreamableHTTPHandler at {self.place} does not say who may call: give it {STATE_ONE}"
 
     def urlpatterns(self, path: str) -> list[URLPattern]:
         """The routes for a Channels ``URLRouter``: ``path`` with and without a trailing slash, and what
@@ -136,15 +192,24 @@ class StreamableHTTPHandler:
         await app(scope, receive, send)
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if self._checks_hosts and (refused := hosts.refusal(scope)):
-            status, reason = refused
-            logger.warning("Refused a request for %r: %s", scope["path"], reason)
-            refused_header = "Origin" if status == 403 else "Host"
-            await respond(send, status, f"The server's settings do not allow this {refused_header}.\n")
+        if refused := self._refusal(scope):
+            await refused.send(scope, send)
         elif page.is_wanted(scope):
             await page.show(self._server, send)
         elif mounted := await self._mounted_or_503(send):
-            await _exchange(mounted.mcp, scope, receive, send)
+            access.begin_request()
+            try:
+                await _exchange(mounted.mcp, scope, receive, send)
+            except VerifierFailed:
+                await respond(send, 503, "Try again later.\n", headers=[(b"retry-after", b"5")])
+
+    def _refusal(self, scope: Scope) -> Refusal | None:
+        """Why the request is refused before anything of it is parsed."""
+        return (
+            self._bounds.refusal(scope)
+            or (hosts.refusal(scope) if self._checks_hosts else None)
+            or self.access.refusal(scope)
+        )
 
     async def _serve_other_route(self, route: Route, scope: Scope, receive: Receive, send: Send) -> None:
         async def serve(scope: Scope, receive: Receive, send: Send) -> None:
@@ -183,8 +248,13 @@ class StreamableHTTPHandler:
         return mounted
 
     def _build(self) -> tuple[Starlette, StreamableHTTPSessionManager]:
-        app = self._mcp.streamable_http_app(**self.options)
-        return app, self._mcp.session_manager
+        app = sdk.http_app(self._mcp, self.options, *self.access.settings)
+        if (tokens := sdk.bearer_auth(app)) is not None:
+            tokens.token_verifier = self.access.checked(tokens.token_verifier)
+        manager = self._mcp.session_manager
+        # Innermost, where it is known who calls.
+        manager.asgi_app = Sessions(manager, self._bounds)  # type: ignore[assignment]
+        return app, manager
 
     @asynccontextmanager
     async def _run(self, view: LowLevelServer[Any]) -> AsyncIterator[Mounted]:

@@ -10,19 +10,22 @@ from django.http import HttpRequest
 from django.utils.http import is_same_domain
 
 from mcp_serving.asgi.guard import Scope
+from mcp_serving.asgi.refusal import Refusal
+
+_TOLD = "The server's settings do not allow this {}."
 
 
-def refusal(scope: Scope) -> tuple[int, str] | None:
-    """The status and the one-line reason to refuse this request with; None if it may pass."""
+def refusal(scope: Scope) -> Refusal | None:
+    """Why this request is refused; None if it may pass."""
     request = _ScopeRequest(scope)
     try:
         host = request.get_host()
     except DisallowedHost as error:
-        return 421, str(error)
+        return Refusal(421, _TOLD.format("Host"), str(error).removesuffix("."))
     origin = request.META.get("HTTP_ORIGIN")
     if origin is None or origin == f"{request.scheme}://{host}" or _is_trusted(origin):
         return None
-    return 403, f"Origin {origin!r} is neither this host nor in CSRF_TRUSTED_ORIGINS"
+    return Refusal(403, _TOLD.format("Origin"), f"Origin {origin!r} is neither this host nor in CSRF_TRUSTED_ORIGINS")
 
 
 class _ScopeRequest(HttpRequest):

@@ -32,9 +32,14 @@ def register(handler: StreamableHTTPHandler) -> None:
     _handlers[handler] = None
 
 
+def handlers() -> list[StreamableHTTPHandler]:
+    """All that were made and still exist."""
+    return list(_handlers)
+
+
 def handlers_of(server: LowLevelServer[Any]) -> list[StreamableHTTPHandler]:
     """The handlers that were made for this server and still exist."""
-    return [handler for handler in _handlers if handler.server is server]
+    return [handler for handler in handlers() if handler.server is server]
 
 
 async def start(server: LowLevelServer[Any]) -> LowLevelServer[Any]:

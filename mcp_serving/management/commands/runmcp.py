@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 USER_MISTAKES = (
     ImproperlyConfigured,
+    errors.AccessNotStated,
     errors.InvalidEndpoint,
     errors.InvalidHTTPServer,
     errors.InvalidServer,

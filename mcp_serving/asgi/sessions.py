@@ -1,0 +1,296 @@
+"""A session belongs to who opened it, and nobody has more of them than allowed.
+
+The session id that a client gets is the SDK's, signed for the user or token that opened the session. For anybody
+else it is an id that does not exist, so that the SDK's own answer to such a one is the only answer there is.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections import Counter
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from django.core.signing import BadSignature, Signer
+from mcp.server.auth.middleware.auth_context import get_access_token
+from mcp.server.auth.provider import principal_components
+from mcp.server.streamable_http import MCP_SESSION_ID_HEADER, EventStore
+from mcp.shared.inbound import MCP_METHOD_HEADER, MCP_PROTOCOL_VERSION_HEADER
+from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
+
+from mcp_serving import sdk
+from mcp_serving.asgi import access
+from mcp_serving.asgi.guard import ASGIApp, Message, Receive, Scope, Send
+from mcp_serving.asgi.refusal import Refusal
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from mcp.server.streamable_http import EventCallback, EventMessage
+    from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
+    from mcp_types import JSONRPCMessage
+
+_HEADER = MCP_SESSION_ID_HEADER.encode()
+_UNKNOWN = "unknown"
+"""A session id that the SDK never gives."""
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """How much one caller may hold at once; None where there is no bound.
+
+    Args:
+        sessions_per_user: open sessions of one user or token. Those of anonymous callers are only bounded
+            all together, by the SDK's ``max_sessions``.
+        streams_per_session: requests of one session that are being answered, streams among them; at 2026-07-28,
+            which has no sessions, the ``subscriptions/listen`` streams of one user or token.
+        header_size: bytes of a request's headers, names and values.
+
+    Raises:
+        ValueError: one of them is no whole number from 1 on.
+    """
+
+    sessions_per_user: int | None
+    streams_per_session: int | None
+    header_size: int | None
+
+    def __post_init__(self) -> None:
+        for name, bound in vars(self).items():
+            if bound is not None and (not isinstance(bound, int) or isinstance(bound, bool) or bound < 1):
+                raise ValueError(f"max_{name} is {bound!r}; it has to be a whole number from 1 on, or None.")
+
+    def refusal(self, scope: Scope) -> Refusal | None:
+        """Why a request is refused for its size."""
+        most = self.header_size
+        if most is None or sum(len(name) + len(value) for name, value in scope["headers"]) <= most:
+            return None
+        return Refusal(431, "The headers are too large.", f"its headers have more than max_header_size={most} bytes")
+
+
+class Sessions:
+    """The SDK's session manager as one caller sees it: an ASGI application around its own.
+
+    Args:
+        manager: runs the sessions.
+        bounds: what one caller may hold at once.
+    """
+
+    def __init__(self, manager: StreamableHTTPSessionManager, bounds: Bounds) -> None:
+        self._manager = manager
+        self._app: ASGIApp = manager.asgi_app
+        self._bounds = bounds
+        self._owners: dict[str, str] = {}
+        """Whose a session is, for counting; some of them may have ended."""
+        self._held: Counter[str] = Counter()
+        self._opening: Counter[str] = Counter()
+        self._streams: Counter[str] = Counter()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        scope = access.with_user_of_token(scope)
+        owner = principal(scope)
+        given = [value for name, value in scope["headers"] if name == _HEADER]
+        if given:
+            await self._serve_in_session(_Session.of(given, owner), owner, scope, receive, send)
+        elif _is_of_an_older_client(scope) and not self._manager.stateless:
+            await self._serve_opening(owner, scope, receive, send)
+        else:
+            with self._stream(owner if _listens(scope) else None) as free:
+                await (self._app(scope, receive, send) if free else _TOO_MANY_STREAMS.send(scope, send))
+
+    async def _serve_in_session(
+        self, session: _Session, owner: str | None, scope: Scope, receive: Receive, send: Send
+    ) -> None:
+        headers = [(name, value) for name, value in scope["headers"] if name != _HEADER]
+        headers.append((_HEADER, session.id.encode()))
+        with self._stream(session.id if session.nonce else None) as free, session.at_hand():
+            if free:
+                await self._app({**scope, "headers": headers}, receive, session.signing(send, owner))
+            else:
+                await _TOO_MANY_STREAMS.send(scope, send)
+
+    async def _serve_opening(self, owner: str | None, scope: Scope, receive: Receive, send: Send) -> None:
+        if owner is not None and not self._has_room(owner):
+            await _TOO_MANY_SESSIONS.send(scope, send)
+            return
+        session = _Session(nonce=secrets.token_hex(8))
+        with session.at_hand(), self._counted(owner, session):
+            await self._app(scope, receive, session.signing(send, owner))
+
+    # Bounds
+
+    @contextmanager
+    def _stream(self, holder: str | None) -> Iterator[bool]:
+        """Whether there is room for one more stream of this holder, which is then taken."""
+        most = self._bounds.streams_per_session
+        if holder is None or most is None:
+            yield True
+        elif self._streams[holder] >= most:
+            yield False
+        else:
+            self._streams[holder] += 1
+            try:
+                yield True
+            finally:
+                self._streams[holder] -= 1
+                if not self._streams[holder]:
+                    del self._streams[holder]
+
+    def _has_room(self, owner: str) -> bool:
+        most = self._bounds.sessions_per_user
+        if most is not None and self._held[owner] + self._opening[owner] >= most:
+            self._forget_ended()
+        return most is None or self._held[owner] + self._opening[owner] < most
+
+    @contextmanager
+    def _counted(self, owner: str | None, session: _Session) -> Iterator[None]:
+        if owner is None:
+            yield
+            return
+        self._opening[owner] += 1
+        try:
+            yield
+        finally:
+            self._opening[owner] -= 1
+            still_open = sdk.open_sessions(self._manager)
+            if session.id in still_open:
+                self._owners[session.id] = owner
+                self._held[owner] += 1
+            if len(self._owners) > 2 * len(still_open) + 100:
+                self._forget_ended()
+
+    def _forget_ended(self) -> None:
+        """Nobody tells of the end of a session, so that now and then those that are left are counted."""
+        still_open = sdk.open_sessions(self._manager)
+        self._owners = {session: owner for session, owner in self._owners.items() if session in still_open}
+        self._held = Counter(self._owners.values())
+        self._opening = +self._opening  # without the zeros
+
+
+def principal(scope: Scope) -> str | None:
+    """Who calls, as far as anybody can tell: a user, a token, both. None for an anonymous caller."""
+    token = get_access_token()
+    user = scope.get("user")
+    parts = [
+        None if token is None else principal_components(token),
+        str(user.pk) if user is not None and hasattr(user, "pk") and user.is_authenticated else None,
+    ]
+    return repr(parts) if any(part is not None for part in parts) else None
+
+
+def _is_of_an_older_client(scope: Scope) -> bool:
+    """By the header that the SDK tells them by."""
+    version = next((value for name, value in scope["headers"] if name == MCP_PROTOCOL_VERSION_HEADER.encode()), None)
+    return version is None or version.decode("latin-1") in HANDSHAKE_PROTOCOL_VERSIONS
+
+
+def _listens(scope: Scope) -> bool:
+    return (MCP_METHOD_HEADER.encode(), sdk.LISTEN.encode()) in {tuple(header) for header in scope["headers"]}
+
+
+_nonce: ContextVar[str] = ContextVar("mcp_serving.session_nonce", default="")
+"""Of the session that is at hand: in its requests, and in the task that writes its streams."""
+
+
+@dataclass
+class _Session:
+    """A session of an older client.
+
+    The nonce is in the id that its client has, so that it is known while the session is being opened, when the
+    SDK has not told its id yet.
+    """
+
+    id: str = _UNKNOWN
+    nonce: str = ""
+    known_as: bytes = b""
+    """What its client calls it."""
+
+    @classmethod
+    def of(cls, given: list[bytes], owner: str | None) -> _Session:
+        """The session that these headers name; one that does not exist if it is somebody else's."""
+        try:
+            name, nonce = _signer(owner).unsign(given[0].decode("latin-1")).split(".")
+        except (BadSignature, ValueError):
+            return cls()
+        return cls(name, nonce, given[0]) if len(given) == 1 else cls()
+
+    @contextmanager
+    def at_hand(self) -> Iterator[None]:
+        token = _nonce.set(self.nonce)
+        try:
+            yield
+        finally:
+            _nonce.reset(token)
+
+    def signing(self, send: Send, owner: str | None) -> Send:
+        """``send``, for which the SDK's id of the session becomes the one that its client gets."""
+
+        async def signed(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = [
+                    (name, self._told(value, owner) if name.lower() == _HEADER else value)
+                    for name, value in message.get("headers", ())
+                ]
+                message = {**message, "headers": headers}
+            await send(message)
+
+        return signed
+
+    def _told(self, value: bytes, owner: str | None) -> bytes:
+        if not self.known_as:
+            self.id = value.decode()
+            self.known_as = _signer(owner).sign(f"{self.id}.{self.nonce}").encode()
+        return self.known_as
+
+
+def _signer(owner: str | None) -> Signer:
+    return Signer(salt=f"mcp_serving.session:{owner!r}")
+
+
+class SessionEvents(EventStore):
+    """An event store in which each session has events of its own, whatever store is underneath.
+
+    The SDK tells a store the id of a request and no session: "1" in all of them. Without this, who resumes
+    would be sent what others have missed.
+
+    Args:
+        store: keeps the events of all sessions.
+    """
+
+    def __init__(self, store: EventStore) -> None:
+        self._store = store
+
+    async def store_event(self, stream_id: str, message: JSONRPCMessage | None) -> str:
+        event_id = await self._store.store_event(f"{_nonce.get()}:{stream_id}", message)
+        return self._signer.sign(event_id)
+
+    async def replay_events_after(self, last_event_id: str, send_callback: EventCallback) -> str | None:
+        async def send_signed(event: EventMessage) -> None:
+            event_id = event.event_id
+            await send_callback(replace(event, event_id=event_id and self._signer.sign(event_id)))
+
+        try:
+            event_id = self._signer.unsign(last_event_id)
+        except BadSignature:
+            return None
+        stream_id = await self._store.replay_events_after(event_id, send_signed)
+        return None if stream_id is None else stream_id.partition(":")[2]
+
+    @property
+    def _signer(self) -> Signer:
+        return Signer(salt=f"mcp_serving.event:{_nonce.get()}")
+
+
+_TOO_MANY_SESSIONS = Refusal(
+    503,
+    "You have too many open sessions.",
+    "its user has as many sessions as max_sessions_per_user allows",
+    headers=((b"retry-after", b"1"),),
+)
+_TOO_MANY_STREAMS = Refusal(
+    429,
+    "Too many requests of this session are open.",
+    "as many requests of its session are open as max_streams_per_session allows",
+    headers=((b"retry-after", b"1"),),
+)

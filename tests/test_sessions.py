@@ -1,0 +1,244 @@
+"""A session belongs to who opened it, nobody takes more of them than allowed, and nobody can tell whose one is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import httpx2
+import pytest
+from mcp.server.streamable_http import MCP_SESSION_ID_HEADER
+
+from tests.doors import Doors, bearer, logged_in
+from tests.harness import DEADLINE, INITIALIZE, INITIALIZED, call
+from tests.http_client import listen
+from tests.raw_http import Request, headers_of
+
+Headers = dict[str, str]
+
+
+def opened(doors: Doors, path: str, who: Headers) -> str:
+    """The id of a new session."""
+    opening = doors.ask(path, **who)
+    assert opening.status_code == 200, opening.content
+    session = opening.headers[MCP_SESSION_ID_HEADER]
+    said = httpx2.post(doors.address + path, json=INITIALIZED, headers={**headers_of(INITIALIZED, session), **who})
+    assert said.status_code == 202
+    return session
+
+
+def ended(doors: Doors, path: str, who: Headers, session: str) -> int:
+    return httpx2.delete(doors.address + path, headers={"Mcp-Session-Id": session, **who}).status_code
+
+
+ATTEMPTS = ["POST", "answer", "GET", "DELETE", "resume"]
+
+
+def attempted(doors: Doors, path: str, how: str, who: Headers, session: str) -> tuple[int, Headers, bytes]:
+    """All that a caller sees who tries to use a session in one way."""
+    url = doors.address + path
+    common = {"Mcp-Session-Id": session, "MCP-Protocol-Version": "2025-11-25", **who}
+    stream = {**common, "Accept": "text/event-stream"}
+    message = call(1, "who")
+    answer = {"jsonrpc": "2.0", "id": 1, "result": {"action": "accept", "content": {}}}
+    json_headers = {"Accept": "application/json, text/event-stream", **common}
+    if how == "GET":
+        got = httpx2.get(url, headers=stream, timeout=DEADLINE)
+    elif how == "resume":
+        got = httpx2.get(url, headers={**stream, "Last-Event-ID": "1"}, timeout=DEADLINE)
+    elif how == "DELETE":
+        got = httpx2.delete(url, headers=common)
+    else:
+        got = httpx2.post(url, json=message if how == "POST" else answer, headers=json_headers)
+    return got.status_code, {k: v for k, v in got.headers.items() if k != "date"}, got.content
+
+
+OWNERS = {
+    "users": ("/public", "ann", "bob"),
+    "a user, and nobody": ("/public", "ann", ""),
+    "nobody, and a user": ("/public", "", "ann"),
+    "tokens of users": ("/token", "ann", "bob"),
+    "tokens": ("/userless", "one", "two"),
+}
+
+
+def shown(path: str, name: str) -> Headers:
+    """What a caller of this name sends along."""
+    if not name:
+        return {}
+    return logged_in(name) if path == "/public" else bearer(f"{name}-token")
+
+
+@pytest.mark.parametrize("how", ATTEMPTS)
+@pytest.mark.parametrize(("path", "owner", "other"), OWNERS.values(), ids=OWNERS)
+def test_anothers_session_is_one_that_does_not_exist_nor_can_it_be_told_from_one(
+    path: str, owner: str, other: str, how: str, doors: Doors
+) -> None:
+    mine, theirs = shown(path, owner), shown(path, other)
+    session = opened(doors, path, mine)
+    over = opened(doors, path, theirs)
+    assert ended(doors, path, theirs, over) == 200
+    foreign = attempted(doors, path, how, theirs, session)
+    assert foreign[0] == 404
+    assert foreign == attempted(doors, path, how, theirs, over)
+    for unknown in ("0" * 32, "nonsense", session[:32], session[:-1], over + "A", session.swapcase()):
+        assert foreign == attempted(doors, path, how, theirs, unknown)
+    status, _, content = attempted(doors, path, "POST", mine, session)
+    assert (status, b'"isError":false' in content) == (200, True)
+
+
+def test_who_has_logged_out_has_lost_the_session(doors: Doors) -> None:
+    from django.contrib.sessions.backends.db import SessionStore
+
+    who = logged_in("ann")
+    session = opened(doors, "/public", who)
+    guarded = opened(doors, "/login", who)
+    assert attempted(doors, "/public", "POST", who, session)[0] == 200
+    SessionStore(who["Cookie"].removeprefix("sessionid=")).flush()
+    for how in ATTEMPTS:
+        assert attempted(doors, "/public", how, who, session)[0] == 404
+        assert attempted(doors, "/login", how, who, guarded)[0] == 401
+    again = logged_in("bob")
+    assert attempted(doors, "/login", "POST", again, guarded)[0] == 404
+
+
+@pytest.mark.parametrize("path", ["/token", "/oauth", "/userless"])
+def test_a_revoked_token_has_lost_the_session_and_another_of_the_same_user_does_not_have_it(
+    path: str, doors: Doors
+) -> None:
+    old, new = bearer(f"ann-token-{path[1:]}-old"), bearer(f"ann-token-{path[1:]}-new")
+    session = opened(doors, path, old)
+    assert attempted(doors, path, "POST", old, session)[0] == 200
+    doors.say(f"ann-token-{path[1:]}-old")
+    for how in ATTEMPTS:
+        assert attempted(doors, path, how, old, session)[0] == 401
+        assert attempted(doors, path, how, new, session)[0] == 404
+
+
+def test_a_user_who_is_deactivated_has_lost_the_session(doors: Doors) -> None:
+    from django.contrib.auth.models import User
+
+    User.objects.create_user("leaver")
+    cookie, token = logged_in("leaver"), bearer("leaver-token")
+    by_cookie, by_token = opened(doors, "/login", cookie), opened(doors, "/token", token)
+    User.objects.filter(username="leaver").update(is_active=False)
+    for how in ATTEMPTS:
+        assert attempted(doors, "/login", how, cookie, by_cookie)[0] == 401
+        assert attempted(doors, "/token", how, token, by_token)[0] == 401
+    User.objects.filter(username="leaver").delete()
+
+
+def test_two_session_ids_in_one_request_are_none(doors: Doors) -> None:
+    session = opened(doors, "/public", {})
+    message = call(1, "who")
+    headers = [*headers_of(message, session).items(), ("Mcp-Session-Id", session)]
+    assert httpx2.post(f"{doors.address}/public", json=message, headers=headers).status_code == 404
+
+
+# Resuming
+
+
+def result_with_event_id(doors: Doors, session: str, who: Headers) -> tuple[str, str]:
+    """The id of the event before the result of a call, and that of the result."""
+    message = call(1, "who")
+    body = httpx2.post(
+        f"{doors.address}/public", json=message, headers={**headers_of(message, session), **who}
+    ).content.decode()
+    ids = [line.removeprefix("id: ") for line in body.splitlines() if line.startswith("id: ")]
+    return ids[0], ids[-1]
+
+
+@contextmanager
+def resumed(doors: Doors, session: str, event: str, who: Headers) -> Iterator[Request]:
+    headers = {"Mcp-Session-Id": session, "MCP-Protocol-Version": "2025-11-25", "Accept": "text/event-stream", **who}
+    stream = Request(doors.address, "/public", "GET", {**headers, "Last-Event-ID": event})
+    try:
+        yield stream
+    finally:
+        stream.leave()
+
+
+def test_an_event_id_leads_to_the_events_of_its_own_session_alone(doors: Doors) -> None:
+    """Both calls have the id 1, which is all that the SDK tells an event store."""
+    ann, bob = logged_in("ann"), logged_in("bob")
+    anns, bobs = opened(doors, "/public", ann), opened(doors, "/public", bob)
+    anns_event, _ = result_with_event_id(doors, anns, ann)
+    bobs_event, _ = result_with_event_id(doors, bobs, bob)
+    for session, event, who, name in ((anns, anns_event, ann, "ann"), (bobs, bobs_event, bob, "bob")):
+        with resumed(doors, session, event, who) as stream:
+            assert stream.status == 200
+            assert f'"text":"{name}, in the scope {name}"' in stream.event()["data"]
+    for event in (anns_event, "1", "2", "nonsense", anns_event[:-1]):
+        with resumed(doors, bobs, event, bob) as stream:
+            assert stream.status == 200
+            assert stream.response.read() == b""  # and it ends
+
+
+# Bounds
+
+
+def test_a_user_can_open_so_many_sessions_and_no_more_and_others_still_can(doors: Doors) -> None:
+    ann, bob, clerk = bearer("ann-token"), bearer("bob-token"), bearer("clerk-token")
+    path = "/bounded"
+    first, second = opened(doors, path, ann), opened(doors, path, ann)
+    refused = doors.ask(path, **ann)
+    assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
+    assert refused.content == b"You have too many open sessions.\n"
+    doors.process.wait_for("Refused a request for '/bounded': .* as max_sessions_per_user allows")
+    theirs = [opened(doors, path, bob), opened(doors, path, bob)]
+    assert doors.ask(path, **clerk).status_code == 503  # the SDK's max_sessions, of all together
+    assert ended(doors, path, ann, first) == 200
+    for _ in range(20):  # what has ended does not count
+        assert ended(doors, path, ann, opened(doors, path, ann)) == 200
+    for session, who in ((second, ann), (theirs[0], bob), (theirs[1], bob)):
+        assert ended(doors, path, who, session) == 200
+
+
+def test_a_session_can_have_so_many_requests_open_and_no_more(doors: Doors) -> None:
+    ann = bearer("ann-token")
+    session, another = opened(doors, "/bounded", ann), opened(doors, "/bounded", ann)
+    message = call(1, "slow")
+    message["params"]["_meta"] = {"progressToken": 1}
+
+    def slow(number: int, session: str) -> Request:
+        headers = {**headers_of(call(1, "slow"), session), **ann}
+        return Request(doors.address, "/bounded", "POST", headers, {**message, "id": number})
+
+    open_ones = [slow(1, session), slow(2, session)]
+    refused = httpx2.post(
+        f"{doors.address}/bounded", json=call(3, "who"), headers={**headers_of(call(3, "who"), session), **ann}
+    )
+    assert (refused.status_code, refused.headers["retry-after"]) == (429, "1")
+    assert attempted(doors, "/bounded", "POST", ann, another)[0] == 200
+    doors.say("go")
+    for each in open_ones:
+        assert b"for AnonymousUser" in each.read()
+    assert attempted(doors, "/bounded", "POST", ann, session)[0] == 200
+    for each in (session, another):
+        assert ended(doors, "/bounded", ann, each) == 200
+
+
+def test_a_user_can_listen_to_so_many_subscriptions_and_no_more(doors: Doors) -> None:
+    def subscribe(token: str) -> Request:
+        headers = {**headers_of(listen()), **bearer(token)}
+        return Request(doors.address, "/bounded", "POST", headers, listen())
+
+    streams = [subscribe("ann-token"), subscribe("ann-token"), subscribe("bob-token"), subscribe("ann-token")]
+    assert [stream.status for stream in streams] == [200, 200, 200, 429]
+    for stream in streams:
+        stream.leave()
+
+
+def test_headers_that_are_too_large_are_431(doors: Doors) -> None:
+    assert doors.ask("/bounded", **bearer("ann-token"), **{"X-Filler": "x" * 4000}).status_code == 431
+    doors.process.wait_for("its headers have more than max_header_size=4000 bytes")
+
+
+def test_a_body_that_is_too_large_is_413(doors: Doors) -> None:
+    message = {**INITIALIZE, "params": {**INITIALIZE["params"], "filler": "x" * (4 * 1024 * 1024)}}
+    for path in ("/public", "/token"):
+        who = shown(path, "ann")
+        assert (
+            httpx2.post(doors.address + path, json=message, headers={**headers_of(INITIALIZE), **who}).status_code
+            == 413
+        )
