@@ -19,6 +19,7 @@ INSTALLED_APPS = [
     "django.contrib.messages",
     "django.contrib.staticfiles",
     "mcp_serving",
+    "mcp_serving.tokens",
     "example_project.shop",
 ]
 

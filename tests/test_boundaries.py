@@ -38,6 +38,10 @@ def test_what_a_router_mounts_never_imports_what_server_drives() -> None:
     assert importing("mcp_serving.server", below=PACKAGE / "asgi") == set()
 
 
+def test_what_does_not_need_the_tokens_never_imports_them() -> None:
+    assert {path for path in importing("mcp_serving.tokens") if not path.startswith("tokens/")} == set()
+
+
 def test_one_module_imports_daphne_at_run_time() -> None:
     # server.py names the class in its type hints only; asgi/daphne.py uses Twisted where Daphne runs the loop.
     assert importing("daphne") == {"serving/http.py", "server.py"}

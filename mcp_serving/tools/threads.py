@@ -75,7 +75,7 @@ class DjangoThreads:
             # another thread for what a sync function calls: where each waits for one more, none is ever free.
             runner = SyncToAsync(prepared, thread_sensitive=True)
         else:
-            runner = _InPool(prepared, thread_sensitive=False, executor=pool)
+            runner = InPool(prepared, thread_sensitive=False, executor=pool)
         result: T = await runner(*args, **kwargs)
         return result
 
@@ -110,7 +110,7 @@ class DjangoThreads:
         return Annotated[kind, *ours]
 
 
-class _InPool(DatabaseSyncToAsync):  # type: ignore[misc] # channels.db has no types
+class InPool(DatabaseSyncToAsync):  # type: ignore[misc] # channels.db has no types
     """``database_sync_to_async`` whose connections, kept from an earlier call, are checked when first used.
 
     Django notices that the database ended a kept connection (``CONN_MAX_AGE``) only when a query fails, unless

@@ -1,0 +1,145 @@
+from __future__ import annotations
+
+import re
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from django.contrib.auth import get_user_model
+from django.core.exceptions import ValidationError
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.db import Error
+from django.utils import timezone
+from django.utils.dateparse import parse_date, parse_datetime
+
+from mcp_serving import conf
+from mcp_serving.tokens.checks import user_model_problem
+from mcp_serving.tokens.models import DEFAULT_LIFETIME, Token, key_id_of
+
+if TYPE_CHECKING:
+    from django.contrib.auth.models import AbstractBaseUser
+
+UNITS = {"h": "hours", "d": "days", "w": "weeks"}
+COLUMNS = ("TOKEN", "USER", "NAME", "SCOPES", "STATE", "EXPIRES", "LAST USED")
+
+
+class Command(BaseCommand):
+    help = "Creates, lists and revokes the tokens with which users call the MCP server over HTTP."
+    requires_system_checks: list[str] = []  # noqa: RUF012 - they may import the project's URLs, and so the MCP SDK
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        actions = parser.add_subparsers(dest="action", required=True, metavar="create|list|revoke")
+
+        create = actions.add_parser("create", help="create a token, and print it: it cannot be shown again")
+        create.add_argument("username", help="whom the token stands for")
+        create.add_argument("--name", default="", help="what it is for, such as a device")
+        create.add_argument("--scope", action="append", default=[], dest="scopes", help="may be given several times")
+        create.add_argument(
+            "--expires",
+            default=f"{DEFAULT_LIFETIME.days}d",
+            metavar="WHEN",
+            help="after some time (12h, 30d, 8w), at a date or time (2030-01-31, 2030-01-31T12:00), or never; "
+            "default: %(default)s",
+        )
+
+        show = actions.add_parser("list", help="list the tokens that are valid")
+        show.add_argument("--user", metavar="USERNAME", help="only those of one user")
+        show.add_argument("--all", action="store_true", help="those that are expired or revoked, too")
+
+        revoke = actions.add_parser("revoke", help="revoke tokens: they are refused from the next request on")
+        revoke.add_argument("tokens", nargs="+", metavar="TOKEN", help="as it is listed: mcp_ and the key id")
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        if problem := user_model_problem():
+            raise CommandError(problem)
+        try:
+            {"create": self._create, "list": self._list, "revoke": self._revoke}[options["action"]](options)
+        except Error as error:
+            raise CommandError(
+                f"The database cannot be used: {conf.cause_of(error)}. Has `manage.py migrate` been run?"
+            ) from error
+
+    def _create(self, options: dict[str, Any]) -> None:
+        user = _user(options["username"])
+        expires = _moment(options["expires"])
+        try:
+            token, text = Token.objects.issue(user, name=options["name"], scopes=options["scopes"], expires=expires)
+        except ValidationError as error:
+            raise CommandError(" ".join(error.messages)) from error
+        self.stderr.write(
+            f"{token} of {user.get_username()}, scopes: {token.scope or 'none'}, expires: {_shown(expires)}. "
+            "The token on standard output is not stored, and cannot be shown again.",
+            lambda line: line,  # without the style of an error
+        )
+        self.stdout.write(text)
+
+    def _list(self, options: dict[str, Any]) -> None:
+        tokens = Token.objects.select_related("user")
+        if options["user"] is not None:
+            tokens = tokens.filter(user__pk=_user(options["user"]).pk)
+        rows = [
+            (
+                token.prefix,
+                str(token.user.get_username()),  # which need not be a text in a user model of one's own
+                token.name or "-",
+                token.scope or "-",
+                str(token.state.label),
+                _shown(token.expires),
+                _shown(token.last_used),
+            )
+            for token in tokens
+            if options["all"] or token.state is Token.State.ACTIVE
+        ]
+        widths = [max(map(len, column)) for column in zip(COLUMNS, *rows, strict=True)]
+        for row in (COLUMNS, *rows):
+            self.stdout.write("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+
+    def _revoke(self, options: dict[str, Any]) -> None:
+        tokens = [_token(given) for given in options["tokens"]]  # all, before any is revoked
+        for token in tokens:
+            Token.objects.filter(pk=token.pk).revoke()
+            self.stdout.write(f"Revoked {token} of {token.user.get_username()}.")
+
+
+def _user(name: str) -> AbstractBaseUser:
+    model = get_user_model()
+    try:
+        return model._default_manager.get_by_natural_key(name)
+    except (model.DoesNotExist, ValidationError, ValueError):  # the latter two where the name is, say, no UUID
+        field = model.USERNAME_FIELD
+        raise CommandError(f"There is no user {name!r}: give the {field} of one that exists.") from None
+
+
+def _token(given: str) -> Token:
+    key_id = key_id_of(given)
+    if key_id is None:  # cut short: it may well be most of a secret
+        raise CommandError(f"{given[:16]!r} is no token: give it as `mcptoken list` does, such as mcp_0a1b2c3d4e5f.")
+    token = Token.objects.select_related("user").filter(key_id=key_id).first()
+    if token is None:
+        raise CommandError(f"There is no token mcp_{key_id}: `mcptoken list --all` has all that there are.")
+    if token.revoked is not None:
+        raise CommandError(f"{token} is revoked already, since {_shown(token.revoked)}: leave it out.")
+    return token
+
+
+def _moment(given: str) -> datetime | None:
+    """When a token expires; None for never."""
+    if given == "never":
+        return None
+    try:
+        if found := re.fullmatch(r"(\d+)([hdw])", given, re.ASCII):
+            return timezone.now() + timedelta(**{UNITS[found[2]]: int(found[1])})
+        moment = parse_datetime(given)
+        if moment is None and (day := parse_date(given)):
+            moment = datetime(day.year, day.month, day.day)
+        if moment is not None:
+            return timezone.make_aware(moment) if timezone.is_naive(moment) else moment
+    except (ValueError, OverflowError):  # the 30th of February, a million years
+        pass
+    raise CommandError(
+        f"--expires {given!r} is no time: give one from now (12h, 30d, 8w), a date or time (2030-01-31, "
+        "2030-01-31T12:00), or never."
+    )
+
+
+def _shown(moment: datetime | None) -> str:
+    return "never" if moment is None else timezone.localtime(moment).strftime("%Y-%m-%d %H:%M %Z")
