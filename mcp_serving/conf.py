@@ -50,6 +50,9 @@ def problems() -> list[str]:
         return [f"MCP_SERVING is {given!r}; it has to be a dict with keys among {_listed(_KEYS)}."]
     found = []
     for key, value in given.items():
+        if key in _ELSEWHERE:
+            found.append(f"MCP_SERVING[{key!r}] does not exist: {_ELSEWHERE[key]}.")
+            continue
         if key not in _KEYS:
             close = get_close_matches(str(key).upper(), _KEYS, n=1)
             hint = f" Did you mean {close[0]!r}?" if close else ""
@@ -157,6 +160,16 @@ _KEYS: dict[str, Callable[[Any], Any]] = {
     "HTTP_SERVER": dotted_path,
     "TRANSPORT": Transport.parse,
     "SHUTDOWN_TIMEOUT": valid_shutdown_timeout,
+}
+
+
+# A key that is renamed or removed moves here: it is an error that says what took its place.
+_ELSEWHERE = {
+    "ALLOWED_HOSTS": "Django's own ALLOWED_HOSTS says which hosts may be asked for",
+    "ALLOWED_ORIGINS": "Django's own CSRF_TRUSTED_ORIGINS says which origins may call",
+    "CONFIRM_WRITES": "a write_tool always asks; declare it with tool() if it is not to",
+    "LOGIN_REQUIRED": "StreamableHTTPHandler(login_required=True) says who may call",
+    "MAX_THREADS": "MCPServer(max_threads=...) says how many sync functions run at once",
 }
 
 

@@ -107,6 +107,7 @@ def test_a_server_that_asks_for_tokens_itself_says_who_may_call() -> None:
 def test_login_required_lets_in_who_is_logged_in(mode: str, doors: Doors) -> None:
     assert doors.who("/login", mode, **logged_in("ann")) == "ann, in the scope ann"
     assert doors.who("/public", mode, **logged_in("ann")) == "ann, in the scope ann"
+    assert doors.who("/wrapped", mode, **logged_in("ann")) == "ann, in the scope ann"  # AuthMiddlewareStack(handler)
     assert doors.who("/public", mode).startswith("AnonymousUser")
 
 

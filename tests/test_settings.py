@@ -32,6 +32,14 @@ def settings(**values: Any) -> dict[str, str]:
 
 WRONG_SETTINGS = {
     "unknown key": ({"SHUTDOWN_TIMEOUTS": 1}, r"unknown key 'SHUTDOWN_TIMEOUTS'.*Did you mean 'SHUTDOWN_TIMEOUT'"),
+    "a switch that does not exist": (
+        {"CONFIRM_WRITES": False},
+        r"'CONFIRM_WRITES'\] does not exist: a write_tool always",
+    ),
+    "what another setting says": (
+        {"ALLOWED_HOSTS": []},
+        r"'ALLOWED_HOSTS'\] does not exist: Django's own ALLOWED_HOSTS",
+    ),
     "unknown transport": (
         {"TRANSPORT": "websocket"},
         r"'websocket' is not a transport; allowed are: stdio, http, both",

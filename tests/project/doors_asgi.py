@@ -97,12 +97,14 @@ handlers = {
 without_users = StreamableHTTPHandler(server, login_required=True)
 
 routes = [route for path, handler in handlers.items() for route in handler.urlpatterns(path)]
+wrapped = StreamableHTTPHandler(server, login_required=True)
 by_session = AuthMiddlewareStack(URLRouter(routes))
 plain = URLRouter(without_users.urlpatterns("without-users"))
 
 
 async def http(scope: Any, receive: Any, send: Any) -> None:
-    await (plain if scope["path"] == "/without-users" else by_session)(scope, receive, send)
+    apps = {"/without-users": plain, "/wrapped": AuthMiddlewareStack(wrapped)}
+    await apps.get(scope["path"], by_session)(scope, receive, send)
 
 
 application = ProtocolTypeRouter({"http": http, "lifespan": handlers["public"].lifespan})
