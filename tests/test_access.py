@@ -203,6 +203,13 @@ def test_a_verifier_that_raises_is_503_and_is_logged_without_the_token(path: str
     assert token not in doors.process.errors
 
 
+def test_a_token_on_a_route_of_the_servers_own_is_looked_at_and_not_needed(doors: Doors) -> None:
+    url = f"{doors.address}/health"
+    assert httpx2.get(url).content == b"well"
+    assert httpx2.get(url, headers=bearer("ann-token")).content == b"well"
+    assert httpx2.get(url, headers=bearer("boom-health")).status_code == 503
+
+
 def test_a_user_lookup_that_raises_is_503_too() -> None:
     class Accepting:
         async def verify_token(self, token: str) -> AccessToken | None:

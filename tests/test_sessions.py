@@ -219,12 +219,13 @@ def test_a_session_can_have_so_many_requests_open_and_no_more(doors: Doors) -> N
 
 
 def test_a_user_can_listen_to_so_many_subscriptions_and_no_more(doors: Doors) -> None:
-    def subscribe(token: str) -> Request:
-        headers = {**headers_of(listen()), **bearer(token)}
+    def subscribe(token: str, **more: str) -> Request:
+        headers = {**headers_of(listen()), **bearer(token), **more}
         return Request(doors.address, "/bounded", "POST", headers, listen())
 
     streams = [subscribe("ann-token"), subscribe("ann-token"), subscribe("bob-token"), subscribe("ann-token")]
-    assert [stream.status for stream in streams] == [200, 200, 200, 429]
+    streams.append(subscribe("ann-token", **{"Mcp-Session-Id": "of an older client"}))
+    assert [stream.status for stream in streams] == [200, 200, 200, 429, 429]
     for stream in streams:
         stream.leave()
 

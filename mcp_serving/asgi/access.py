@@ -14,6 +14,8 @@ from channels.db import database_sync_to_async
 from django.conf import settings
 from mcp.server.auth.settings import AuthSettings
 from pydantic import AnyHttpUrl
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
 
 from mcp_serving import sdk
 from mcp_serving.asgi.guard import Scope
@@ -31,6 +33,16 @@ STATE_ONE = "public=True, login_required=True or auth=..."
 
 class VerifierFailed(Exception):
     """A token could be neither accepted nor refused."""
+
+
+VERIFIER_FAILED = Refusal(503, "Try again later.", headers=((b"retry-after", b"5"),))
+
+
+async def answer_to_error(_: Request, error: Exception) -> Response:
+    """What Starlette answers on the server's other routes, where one failed before there was an answer."""
+    if isinstance(error, VerifierFailed):
+        return PlainTextResponse(f"{VERIFIER_FAILED.told}\n", VERIFIER_FAILED.status, {"Retry-After": "5"})
+    return PlainTextResponse("Internal Server Error", 500)
 
 
 @dataclass

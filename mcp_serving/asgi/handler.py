@@ -3,7 +3,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -13,7 +13,7 @@ from django.urls.exceptions import Resolver404
 
 from mcp_serving import sdk
 from mcp_serving.asgi import access, hosts, lifecycle, page
-from mcp_serving.asgi.access import STATE_ONE, Access, VerifierFailed
+from mcp_serving.asgi.access import STATE_ONE, VERIFIER_FAILED, Access, VerifierFailed
 from mcp_serving.asgi.guard import ASGIApp, Guard, Receive, Scope, Send, respond, wire_of
 from mcp_serving.asgi.sessions import Bounds, SessionEvents, Sessions
 from mcp_serving.runtime import Runtime
@@ -201,7 +201,7 @@ class StreamableHTTPHandler:
             try:
                 await _exchange(mounted.mcp, scope, receive, send)
             except VerifierFailed:
-                await respond(send, 503, "Try again later.\n", headers=[(b"retry-after", b"5")])
+                await VERIFIER_FAILED.send(scope, send)
 
     def _refusal(self, scope: Scope) -> Refusal | None:
         """Why the request is refused before anything of it is parsed."""
@@ -214,7 +214,10 @@ class StreamableHTTPHandler:
     async def _serve_other_route(self, route: Route, scope: Scope, receive: Receive, send: Send) -> None:
         async def serve(scope: Scope, receive: Receive, send: Send) -> None:
             if mounted := await self._mounted_or_503(send):
-                await mounted.app({**scope, "root_path": _root_path(scope["path"], route)}, receive, send)
+                below = {**scope, "root_path": _root_path(scope["path"], route)}
+                access.begin_request()
+                with suppress(VerifierFailed):  # which Starlette has answered, and raises again
+                    await mounted.app(below, receive, send)
 
         _leave_doubled_slash_to_django(scope)
         await self._guarded(serve, scope, receive, send)
@@ -251,6 +254,7 @@ class StreamableHTTPHandler:
         app = sdk.http_app(self._mcp, self.options, *self.access.settings)
         if (tokens := sdk.bearer_auth(app)) is not None:
             tokens.token_verifier = self.access.checked(tokens.token_verifier)
+            app.add_exception_handler(Exception, access.answer_to_error)
         manager = self._mcp.session_manager
         # Innermost, where it is known who calls.
         manager.asgi_app = Sessions(manager, self._bounds)  # type: ignore[assignment]

@@ -90,14 +90,15 @@ class Sessions:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         scope = access.with_user_of_token(scope)
         owner = principal(scope)
-        given = [value for name, value in scope["headers"] if name == _HEADER]
-        if given:
-            await self._serve_in_session(_Session.of(given, owner), owner, scope, receive, send)
-        elif _is_of_an_older_client(scope) and not self._manager.stateless:
-            await self._serve_opening(owner, scope, receive, send)
-        else:
+        if not _is_of_an_older_client(scope):
             with self._stream(owner if _listens(scope) else None) as free:
                 await (self._app(scope, receive, send) if free else _TOO_MANY_STREAMS.send(scope, send))
+        elif self._manager.stateless:
+            await self._app(scope, receive, send)
+        elif given := [value for name, value in scope["headers"] if name == _HEADER]:
+            await self._serve_in_session(_Session.of(given, owner), owner, scope, receive, send)
+        else:
+            await self._serve_opening(owner, scope, receive, send)
 
     async def _serve_in_session(
         self, session: _Session, owner: str | None, scope: Scope, receive: Receive, send: Send

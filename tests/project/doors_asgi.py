@@ -20,6 +20,7 @@ from mcp.server.auth.provider import AccessToken
 from mcp.server.auth.settings import AuthSettings
 from mcp.server.mcpserver import Context
 from pydantic import AnyHttpUrl
+from starlette.responses import PlainTextResponse
 
 from mcp_serving import MCPServer, StreamableHTTPHandler, get_user
 from tests.project.event_store import InMemoryEventStore
@@ -82,7 +83,18 @@ oauth = AuthSettings(
     validate_token_resource=False,
 )
 
+with_a_route = MCPServer(
+    "with-a-route", auth=oauth.model_copy(update={"resource_server_url": None}), token_verifier=Tokens()
+)
+
+
+@with_a_route.custom_route("/health", methods=["GET"])
+async def health(request: Any) -> PlainTextResponse:
+    return PlainTextResponse("well")
+
+
 handlers = {
+    "routed": StreamableHTTPHandler(with_a_route, user_for_token=find_user),
     "public": StreamableHTTPHandler(server, public=True, event_store=InMemoryEventStore()),
     "login": StreamableHTTPHandler(server, login_required=True),
     "token": StreamableHTTPHandler(
