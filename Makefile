@@ -4,8 +4,12 @@ PYTHON ?= $(or $(shell for each in python3 python3.11 python3.12 python3.13 pyth
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+NPM := tests/npm
+NPM_READY := $(NPM)/node_modules/.ready
+FASTMCP := $(VENV)/fastmcp
+FASTMCP_READY := $(FASTMCP)/.ready
 
-.PHONY: run test lint clean
+.PHONY: run test lint conformance clients clean
 
 run: $(READY)
 	$(BIN)/python manage.py migrate --verbosity 0
@@ -20,11 +24,28 @@ lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
+conformance: $(READY) $(NPM_READY)
+	$(BIN)/python -m tests.conformance.run
+
+clients: $(READY) $(NPM_READY) $(FASTMCP_READY)
+	$(BIN)/python -m pytest tests/clients/real_clients.py $(ARGS)
+
 clean:
-	rm -rf $(VENV) db.sqlite3
+	rm -rf $(VENV) $(NPM)/node_modules db.sqlite3
 
 $(READY): pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or later is needed: make PYTHON=python3.11 ...")'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	touch $(READY)
+
+$(NPM_READY): $(NPM)/package.json $(NPM)/package-lock.json $(NPM)/.npmrc
+	@command -v npm >/dev/null || { echo 'npm is not installed; it comes with Node.js.' >&2; exit 1; }
+	cd $(NPM) && npm ci >/dev/null
+	touch $(NPM_READY)
+
+# In an environment of its own: what it needs must not decide what the tests run with.
+$(FASTMCP_READY): $(READY) tests/clients/requirements.txt
+	$(BIN)/python -m venv $(FASTMCP)
+	$(FASTMCP)/bin/python -m pip install --quiet --disable-pip-version-check --requirement tests/clients/requirements.txt
+	touch $(FASTMCP_READY)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -47,6 +48,15 @@ def test_one_module_imports_daphne_at_run_time() -> None:
     assert importing("daphne") == {"serving/http.py", "server.py"}
     assert "if TYPE_CHECKING:" in (PACKAGE / "server.py").read_text().split("from daphne", 1)[0]
     assert importing("twisted") == {"serving/http.py", "asgi/daphne.py"}
+
+
+def test_the_lock_file_of_npm_has_a_hash_for_each_package_and_names_no_registry() -> None:
+    lock = json.loads((ROOT / "tests" / "npm" / "package-lock.json").read_text())
+    packages = {name: package for name, package in lock["packages"].items() if name}
+    assert packages
+    for name, package in packages.items():
+        assert "integrity" in package, name
+        assert "resolved" not in package, name
 
 
 def test_every_test_that_the_documents_name_exists() -> None:

@@ -1,0 +1,36 @@
+from __future__ import annotations
+
+import json
+import os
+from typing import TYPE_CHECKING, Any
+
+os.environ.setdefault("DJANGO_SETTINGS_MODULE", "tests.clients.settings")
+
+from channels.routing import ProtocolTypeRouter, URLRouter
+from django.core.asgi import get_asgi_application
+from django.urls import re_path
+
+django_asgi_app: Any = get_asgi_application()
+
+from mcp_serving import StreamableHTTPHandler
+from tests.clients.server import server
+from tests.project.event_store import InMemoryEventStore
+
+if TYPE_CHECKING:
+    from daphne.server import Server
+
+# With an event store, a client up to 2025-11-25 gets the rest of a stream that was cut.
+handler = StreamableHTTPHandler(server, event_store=InMemoryEventStore(), retry_interval=100)
+
+application = ProtocolTypeRouter(
+    {
+        "http": URLRouter([*handler.urlpatterns("mcp"), re_path(r"", django_asgi_app)]),
+        "lifespan": handler.lifespan,
+    }
+)
+
+
+def build_daphne() -> Server:
+    from daphne.server import Server
+
+    return Server(application=application, endpoints=json.loads(os.environ["TEST_ENDPOINTS"]))
