@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from daphne.server import Server
 
 # With an event store, a client up to 2025-11-25 gets the rest of a stream that was cut.
-handler = StreamableHTTPHandler(server, event_store=InMemoryEventStore(), retry_interval=100)
+handler = StreamableHTTPHandler(server, public=True, event_store=InMemoryEventStore(), retry_interval=100)
 
 application = ProtocolTypeRouter(
     {

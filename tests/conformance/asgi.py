@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 # The mode in which nothing is missing: sessions, SSE answers, and streams that can be resumed. The retry
 # interval is short because the suite waits for as long as it is told to before it reconnects.
-handler = StreamableHTTPHandler(server, event_store=InMemoryEventStore(), retry_interval=100)
+handler = StreamableHTTPHandler(server, public=True, event_store=InMemoryEventStore(), retry_interval=100)
 
 application = ProtocolTypeRouter(
     {
