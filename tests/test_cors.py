@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -17,7 +18,7 @@ from mcp_serving.asgi.guard import Receive, Scope, Send
 from tests import in_django
 from tests.asgi_servers import ALL, serving
 from tests.harness import ROOT, Events, Process, call
-from tests.raw_http import headers_of
+from tests.raw_http import headers_of, open_session, post
 
 ALLOWED = "https://app.example.com"
 PREFLIGHT = {
@@ -88,6 +89,21 @@ def test_the_document_about_the_resource_has_the_headers_once(site: tuple[Proces
     document = httpx2.get(f"{address}{path}", headers={"Origin": ALLOWED})
     assert document.json()["authorization_servers"]
     assert document.headers.get_list("Access-Control-Allow-Origin") == [ALLOWED]  # the SDK's own say "*"
+
+
+def test_a_preflight_gets_through_while_a_call_is_waited_for(users: None, events: Events) -> None:
+    # The answer to a question of that call may come from a page, whose browser asks first.
+    with serving_site("runmcp", events) as (process, address):
+        session = open_session(address, "/public")
+        in_flight = post(address, "/public", call(1, "slow"), session)
+        process.signal(signal.SIGTERM)
+        process.wait_for("Shutting down: received")
+        assert preflight(address, "/public").headers["Access-Control-Allow-Origin"] == ALLOWED
+        assert httpx2.options(f"{address}/public").status_code == 503
+        with events.path.open("a") as notes:
+            notes.write("go\n")
+        assert b"for AnonymousUser" in in_flight.read()
+        assert process.wait() == 0
 
 
 # What the page says of wildcards
