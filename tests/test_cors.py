@@ -1,4 +1,4 @@
-"""The middleware of docs/cors.md around the handler, by what is sent."""
+"""The middleware of docs/cors.md around the handler, by what is sent; test_browser.py is about what a page gets."""
 
 from __future__ import annotations
 
