@@ -1,6 +1,7 @@
 """What still gets through while a shutdown drains: a client's part in a call that is in flight.
 
-A call of a session up to 2025-11-25 may ask its client something, and the answer comes as a request of its own.
+A call of a session up to 2025-11-25 may ask its client something, and the answer comes as a request of its own,
+for which a browser may first ask whether it may send it.
 """
 
 from __future__ import annotations
@@ -15,7 +16,18 @@ if TYPE_CHECKING:
     from mcp_serving.asgi.guard import Message, Receive, Scope
 
 
-async def answer_of_a_session(scope: Scope, receive: Receive) -> Receive | None:
+async def let_through(scope: Scope, receive: Receive) -> Receive | None:
+    """Where the request may be about a call that is in flight, its body to be received; else None."""
+    return receive if _is_preflight(scope) else await _answer_of_a_session(scope, receive)
+
+
+def _is_preflight(scope: Scope) -> bool:
+    return scope["method"] == "OPTIONS" and any(
+        name == b"access-control-request-method" for name, _ in scope["headers"]
+    )
+
+
+async def _answer_of_a_session(scope: Scope, receive: Receive) -> Receive | None:
     """For a POST of a session that asks for nothing new, its body to be received again; else None.
 
     An answer to the server's question, or a notification such as a cancellation.

@@ -88,12 +88,12 @@ class Guard:
 
     async def _serve_http(self, scope: Scope, receive: Receive, send: Send) -> None:
         if self._ledger.draining:
-            answer = await draining.answer_of_a_session(scope, receive)
+            about_a_call = await draining.let_through(scope, receive)
             # With no call left to be about, it would start what is being closed again.
-            if answer is None or not self._ledger.calls:
+            if about_a_call is None or not self._ledger.calls:
                 await refuse_for_shutdown(send)
                 return
-            receive = answer
+            receive = about_a_call
         exchange = self._ledger.open(f"{scope['method']} {scope['path'][:100]!r}")
         exchange.task = asyncio.current_task()
         wire = HTTPWire(exchange, receive, send)

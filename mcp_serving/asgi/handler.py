@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -137,22 +137,27 @@ class StreamableHTTPHandler:
             return None
         return f"The StreamableHTTPHandler at {self.place} does not say who may call: give it {STATE_ONE}"
 
-    def urlpatterns(self, path: str) -> list[URLPattern]:
+    def urlpatterns(self, path: str, middleware: Callable[[ASGIApp], ASGIApp] | None = None) -> list[URLPattern]:
         """The routes for a Channels ``URLRouter``: ``path`` with and without a trailing slash, and what
         else belongs to the server (the OAuth metadata, the SDK's ``custom_route``).
+
+        Args:
+            path: where the MCP endpoint is, relative to the router.
+            middleware: an ASGI middleware to put around these routes and no others.
 
         Example:
             >>> URLRouter([*mcp_handler.urlpatterns("mcp"), re_path(r"", django_asgi_app)])
         """
         as_route: Any = re_path  # which is declared for Django's views only; URLRouter takes ASGI applications
+        around: Callable[[ASGIApp], ASGIApp] = middleware or (lambda app: app)
         path = path.strip("/")
         self.paths.append(f"/{path}")
         app, _ = self._built or self._build()
         others = [
-            as_route(route.path_regex.pattern.removeprefix("^/"), partial(self._serve_other_route, route))
+            as_route(route.path_regex.pattern.removeprefix("^/"), around(partial(self._serve_other_route, route)))
             for route in sdk.routes_beside_mcp(app, self.options)
         ]
-        return [as_route(rf"^{re.escape(path)}/?\Z", self), *others]
+        return [as_route(rf"^{re.escape(path)}/?\Z", around(self)), *others]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":

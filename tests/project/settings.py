@@ -6,6 +6,7 @@ import os
 SECRET_KEY = "only for tests"
 DEBUG = os.environ.get("TEST_DEBUG", "1") == "1"
 ALLOWED_HOSTS = json.loads(os.environ.get("TEST_ALLOWED_HOSTS", '["localhost", "127.0.0.1", "[::1]", "testserver"]'))
+CSRF_TRUSTED_ORIGINS = json.loads(os.environ.get("TEST_TRUSTED_ORIGINS", "[]"))
 INSTALLED_APPS = ["mcp_serving", *json.loads(os.environ.get("TEST_APPS", "[]"))]
 ROOT_URLCONF = "tests.project.urls"
 ASGI_APPLICATION = os.environ.get("TEST_ASGI_APPLICATION", "tests.project.asgi.application")
