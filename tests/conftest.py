@@ -57,6 +57,15 @@ def users() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
+def users_of_its_own(users: None) -> Iterator[None]:
+    """For a module that makes more users, or changes these: what it leaves behind is undone."""
+    from tests import in_django
+
+    yield
+    in_django.restore_users()
+
+
+@pytest.fixture(scope="module")
 def doors(tmp_path_factory: pytest.TempPathFactory, users: None) -> Iterator[Doors]:
     """A process that serves handlers of which each lets in others; see tests/project/doors_asgi.py."""
     from tests.doors import Doors, serving_doors

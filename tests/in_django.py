@@ -31,6 +31,13 @@ def create_users() -> None:
             user.user_permissions.add(view)
 
 
+def restore_users() -> None:
+    from django.contrib.auth.models import User
+
+    User.objects.exclude(username__in=USERS).delete()
+    User.objects.update(is_staff=False)
+
+
 def user(name: str) -> Any:
     """As a new request would bring it."""
     from django.contrib.auth.models import User

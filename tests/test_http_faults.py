@@ -158,6 +158,7 @@ def test_an_exception_is_answered_at_once_and_logged_once(guarded: tuple[Process
         assert answer.status == 500
         assert answer.seconds < 0.25
         answer.read()
+    wait_until(lambda: process.errors.count("RuntimeError: the application broke") - before >= 4, "four tracebacks")
     assert process.errors.count("RuntimeError: the application broke") - before == 4
     assert process.errors.count(f"GET '{path}' raised an exception") == 4
 

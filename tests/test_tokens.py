@@ -36,7 +36,7 @@ from django.utils import timezone  # isort: skip
 from mcp_serving.tokens import UserTokenVerifier, models  # isort: skip
 from mcp_serving.tokens.models import Token  # isort: skip
 
-pytestmark = pytest.mark.usefixtures("users")
+pytestmark = pytest.mark.usefixtures("users_of_its_own")
 
 RIGHT = "mcp_" + "a" * 12 + "_" + "b" * 43
 TEXT = re.compile(r"mcp_[0-9a-z]{12}_[0-9A-Za-z]{43}")

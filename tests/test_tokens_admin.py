@@ -18,7 +18,7 @@ from django.utils import timezone  # isort: skip
 
 from mcp_serving.tokens.models import Token  # isort: skip
 
-pytestmark = pytest.mark.usefixtures("users")
+pytestmark = pytest.mark.usefixtures("users_of_its_own")
 
 ADD = "/admin/mcp_tokens/token/add/"
 LIST = "/admin/mcp_tokens/token/"

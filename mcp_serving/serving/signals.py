@@ -36,8 +36,12 @@ def handled_by(loop: asyncio.AbstractEventLoop, handle: Callable[[signal.Signals
         _restore()
 
 
-def _restore() -> None:
+def _restore(*, in_child: bool = False) -> None:
     for number, handler in _replaced.items():
+        if in_child and getattr(handler, "__module__", "").startswith("mcp_serving."):
+            # runmcp's own is for the server alone, and in a child it may never run: Python 3.13.0 loses one signal in
+            # a hundred for handlers in Python where another thread than the main one has forked.
+            handler = signal.SIG_DFL
         if handler is not None:  # None: it was not installed from Python, and cannot be from there
             signal.signal(number, handler)
     _replaced.clear()
@@ -60,7 +64,7 @@ def _let_signals_through() -> None:
 def _leave_the_signals_to_the_parent() -> None:
     if _replaced:
         signal.set_wakeup_fd(-1)
-        _restore()
+        _restore(in_child=True)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPING)
 
 
