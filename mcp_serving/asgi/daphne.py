@@ -13,6 +13,9 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
+WRITE_TIMEOUT = 60.0
+"""Seconds, under a Daphne server that does not say it itself, by an attribute ``write_timeout``."""
+
 
 def abort(send: Callable[..., Awaitable[None]]) -> None:
     """Break off a response that cannot be completed, so that its client does not take it for a whole one.
@@ -44,6 +47,11 @@ def let_go(send: Callable[..., Awaitable[None]]) -> None:
         done.set_result(None)
         # Not removed: at its shutdown, Daphne takes for granted that there is one.
         details["application_instance"] = done
+
+
+def progress_of(transport: Any) -> tuple[int, int]:
+    """What changes whenever the client has taken something of what a connection of Twisted's has in its buffer."""
+    return transport.offset, len(transport.dataBuffer)
 
 
 def _ends_of(send: Callable[..., Awaitable[None]]) -> tuple[Any, Any]:
