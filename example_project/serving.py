@@ -3,13 +3,16 @@
 import os
 
 from daphne.endpoints import build_endpoint_description_strings
-from daphne.server import Server
 
 from example_project.asgi import application
+from mcp_serving.daphne import Server
 
 
 def build_daphne() -> Server:
-    """Build the Daphne server, which is served as given: any option of Daphne's `Server` may stand here."""
+    """Build the Daphne server, which is served as given: any option of Daphne's `Server` may stand here.
+
+    This one is Daphne's, with bounds on what a client may send: docs/daphne.md says which, and why.
+    """
     return Server(
         application=application,
         endpoints=build_endpoint_description_strings(

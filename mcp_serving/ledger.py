@@ -37,6 +37,16 @@ class Exchange:
     def standing(self) -> bool:
         return self._standing
 
+    @property
+    def draining(self) -> bool:
+        """Whether a shutdown waits for it."""
+        return self._ledger.draining
+
+    def lose_reader(self) -> None:
+        """Its client has stopped reading the answer; in a shutdown that is an answer lost."""
+        if self.draining:
+            self._ledger.unread += 1
+
     def stand(self, *, ends_itself: bool = False) -> None:
         """From now on it is a standing stream; ``ends_itself`` where its handler has been told by other means."""
         self._standing = True
@@ -95,6 +105,8 @@ class Ledger:
     def __init__(self) -> None:
         self.draining = False
         """True from the start of a shutdown: what arrives now is refused."""
+        self.unread = 0
+        """How many answers a shutdown has given up on, because their clients had stopped reading."""
         self.handled: set[Exchange] = set()
         """Those whose MCP handler runs; in a session it runs on when the client that waited for it has left."""
         self._open: dict[Exchange, None] = {}

@@ -238,7 +238,7 @@ class Server:
         cut_short, errors = await self._close(stdio, share=0.1 if ledger.left else 0.5)
         unfinished += cut_short
         if daphne is not None:
-            unfinished += await daphne.close_connections(self._deadline)
+            unfinished += await daphne.close_connections(ledger, self._deadline)
         if unfinished:
             errors.append(
                 ShutdownTimeout(

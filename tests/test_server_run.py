@@ -160,9 +160,8 @@ def test_a_second_server_over_http_is_told_that_the_reactor_runs_once(events: Ev
     text = """
         for _ in range(2):
             server = Server(mcp, transport="http", http_server=build)
-            threading.Timer(0.5, server.stop).start()
             try:
-                server.run(announce=say)
+                server.run(announce=lambda line: server.stop())
             except RuntimeError as error:
                 print(error)
     """

@@ -6,12 +6,25 @@ Daphne is recognised, never imported: where it does not run the loop, nobody nee
 from __future__ import annotations
 
 import asyncio
+import math
 import sys
 import threading
-from collections.abc import Awaitable, Callable, Coroutine
+import time
+from collections.abc import Awaitable, Callable, Coroutine, MutableMapping
 from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import anyio
+
+if TYPE_CHECKING:
+    from mcp_serving.ledger import Exchange
+
+STALLED_SECONDS = 1.0
+"""A client that reads nothing of its answer for so long is not waited for in a shutdown."""
+
+WRITE_TIMEOUT = 60.0
+"""Seconds, under a Daphne server that does not say it itself, by an attribute ``write_timeout``."""
 
 
 def abort(send: Callable[..., Awaitable[None]]) -> None:
@@ -44,6 +57,92 @@ def let_go(send: Callable[..., Awaitable[None]]) -> None:
         done.set_result(None)
         # Not removed: at its shutdown, Daphne takes for granted that there is one.
         details["application_instance"] = done
+
+
+class BackPressure:
+    """Lets who sends wait while the client does not read, which Daphne's ``send`` does not.
+
+    For Twisted it is a push producer: it is told when the connection's buffer is full, and when it is empty again.
+    """
+
+    PIECE = 2**16
+    """Bytes that are sent at once: with more, Twisted holds its buffer to be full."""
+
+    TICK = 0.5
+    """Seconds between two looks at a client that does not read."""
+
+    def __init__(self, send: Callable[..., Awaitable[None]], server: Any, request: Any, exchange: Exchange) -> None:
+        seconds = getattr(server, "write_timeout", WRITE_TIMEOUT)
+        self._write_timeout: float = math.inf if seconds is None else seconds
+        self._send = send
+        self._request = request
+        self._exchange = exchange
+        self._room = asyncio.Event()
+        self._room.set()
+        self._one_at_a_time = asyncio.Lock()
+
+    @classmethod
+    def of(cls, send: Callable[..., Awaitable[None]], exchange: Exchange) -> BackPressure | None:
+        """For an HTTP request's ``send`` that Daphne has made; None for any other, whose server has its own."""
+        server, protocol = _ends_of(send)
+        return None if server is None else cls(send, server, protocol, exchange)
+
+    async def send(self, message: MutableMapping[str, Any]) -> bool:
+        """Send a part of a body that has more to come, and wait until the client has taken it.
+
+        Returns:
+            False if the client has stopped reading; True also if it has left.
+        """
+        async with self._one_at_a_time:
+            if not self._is_over and self._request.producer is None:
+                self._request.registerProducer(self, True)
+            await self._send(message)
+            return self._room.is_set() or await self._is_taken()
+
+    async def _is_taken(self) -> bool:
+        progress, since = self._progress(), time.monotonic()
+        while not self._is_over:
+            with anyio.move_on_after(self.TICK):
+                await self._room.wait()
+                return True
+            if progress != (progress := self._progress()):
+                since = time.monotonic()
+            elif time.monotonic() - since >= self._patience:
+                return False
+        return True
+
+    @property
+    def _patience(self) -> float:
+        return min(self._write_timeout, STALLED_SECONDS) if self._exchange.draining else self._write_timeout
+
+    def release(self) -> None:
+        """Let who waits go on: the response is about to end."""
+        self._room.set()
+        if not self._is_over and self._request.producer is self:
+            self._request.unregisterProducer()
+
+    @property
+    def _is_over(self) -> bool:
+        return self._request.finished or self._request.channel is None
+
+    def _progress(self) -> tuple[int, int] | None:
+        return None if self._is_over else progress_of(self._request.channel.transport)
+
+    # As Twisted calls it
+
+    def pauseProducing(self) -> None:  # noqa: N802
+        self._room.clear()
+
+    def resumeProducing(self) -> None:  # noqa: N802
+        self._room.set()
+
+    def stopProducing(self) -> None:  # noqa: N802
+        self._room.set()
+
+
+def progress_of(transport: Any) -> tuple[int, int]:
+    """What changes whenever the client has taken something of what a connection of Twisted's has in its buffer."""
+    return transport.offset, len(transport.dataBuffer)
 
 
 def _ends_of(send: Callable[..., Awaitable[None]]) -> tuple[Any, Any]:

@@ -3,7 +3,8 @@
 Each of the following was seen with Daphne 4.2. It keeps the headers of a stream back until its first
 chunk. It answers an exception only at its next poll, up to a second later, and one raised after the
 response has started stops that poll for the whole process. It never answers an application that returns
-without a response. ``receive()`` blocks for ever once it has returned ``http.disconnect``.
+without a response. ``receive()`` blocks for ever once it has returned ``http.disconnect``. ``send()`` takes
+everything at once, whether the client reads or not.
 """
 
 from __future__ import annotations
@@ -163,6 +164,7 @@ class HTTPWire(_EndableWire):
     def __init__(self, exchange: Exchange, receive: Receive, send: Send) -> None:
         super().__init__(exchange, receive, {"type": "http.disconnect"})
         self._send = send
+        self._back_pressure = daphne.BackPressure.of(send, exchange)
         self._body_read = False
         self._client_left = False
         self._started = False
@@ -241,8 +243,34 @@ class HTTPWire(_EndableWire):
                 await self._send({"type": "http.response.body", "body": b"", "more_body": True})
             return
         if message["type"] == "http.response.body":
-            self._finished = not message.get("more_body", False)
+            more_body = message.get("more_body", False)
+            if self._back_pressure is not None:
+                if more_body or len(message.get("body", b"")) > self._back_pressure.PIECE:
+                    await self._send_as_it_is_read(message, self._back_pressure)
+                    return
+                self._back_pressure.release()
+            self._finished = not more_body
         await self._send(message)
+
+    async def _send_as_it_is_read(self, message: Message, back_pressure: daphne.BackPressure) -> None:
+        """Send a body, or a part of one, piece by piece: what the client has not read yet stays where it was."""
+        body, more_body = message.get("body", b""), message.get("more_body", False)
+        for start in range(0, max(len(body), 1), back_pressure.PIECE):
+            end = start + back_pressure.PIECE
+            piece = {"type": message["type"], "body": body[start:end], "more_body": more_body or end < len(body)}
+            if not piece["more_body"]:
+                await self.send(piece)
+            elif not await back_pressure.send(piece):
+                self._lose_reader()
+                return
+
+    def _lose_reader(self) -> None:
+        """The client has stopped reading: from now on it counts as one that has left."""
+        logger.warning(
+            "%s: its client has stopped reading the answer, and its connection is closed.", self.exchange.what
+        )
+        self.exchange.lose_reader()
+        daphne.abort(self._send)
 
     async def complete(self) -> None:
         """End what the application has left open: a stream that was ended, a request never answered."""
@@ -250,7 +278,8 @@ class HTTPWire(_EndableWire):
             return
         if not self._started and not self.exchange.ended:
             logger.error("%s was not answered by the application.", self.exchange.what)
-        await self.fail(503 if self.exchange.ended else 500, "No response.\n")
+        if not await self.fail(503 if self.exchange.ended else 500, "No response.\n"):
+            daphne.abort(self._send)
 
     async def fail(self, status: int, text: str) -> bool:
         """Answer with an error if there is still room for one; False for a response that has to be broken off."""

@@ -27,6 +27,7 @@ from twisted.internet.tcp import Server as ServerConnection
 from twisted.logger import globalLogBeginner
 from twisted.protocols.tls import TLSMemoryBIOFactory, TLSMemoryBIOProtocol
 
+from mcp_serving.asgi.daphne import STALLED_SECONDS
 from mcp_serving.asgi.guard import Guard
 from mcp_serving.conf import cause_of
 from mcp_serving.errors import InvalidEndpoint, InvalidHTTPServer, ListenError, NoApplication
@@ -171,12 +172,12 @@ class DaphneTransport:
         for port in ports:
             await maybeDeferred(port.stopListening).asFuture(loop)
 
-    async def close_connections(self, deadline: Deadline) -> list[str]:
+    async def close_connections(self, ledger: Ledger, deadline: Deadline) -> list[str]:
         """Close every connection once its client has read what was written to it; what was not read."""
         await self.stop_accepting()
         connections = [_Closing(reader, deadline) for reader in _selectables() if isinstance(reader, ServerConnection)]
         await asyncio.gather(*(connection.closed() for connection in connections))
-        unread = sum(connection.unread for connection in connections)
+        unread = ledger.unread + sum(connection.unread for connection in connections)
         return [f"{unread} client{'' if unread == 1 else 's'} reading an answer"] if unread else []
 
     def stop(self) -> None:
@@ -195,9 +196,6 @@ def _selectables() -> set[Any]:
 
 class _Closing:
     """A connection that is closed as soon as its client has read everything, or has stopped reading."""
-
-    STALLED_SECONDS = 1.0
-    """A client that takes nothing for so long is not waited for."""
 
     def __init__(self, connection: Any, deadline: Deadline) -> None:
         self.unread = False
@@ -224,7 +222,7 @@ class _Closing:
         self._connection.abortConnection()
 
     def _expect_progress(self) -> None:
-        self._stalled.deadline = anyio.current_time() + self.STALLED_SECONDS
+        self._stalled.deadline = anyio.current_time() + STALLED_SECONDS
 
     def _write(self, data: bytes) -> Any:
         written = self._write_some_data(data)

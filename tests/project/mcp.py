@@ -206,3 +206,17 @@ async def ask_later(ctx: Context, seconds: float) -> str:
     note("ask_later started")
     await anyio.sleep(seconds)
     return await ask(ctx)
+
+
+@server.tool()
+async def flood(ctx: Context, megabytes: int) -> str:
+    """Sends so much in progress notifications, 16 a megabyte."""
+    note("flood started")
+    try:
+        for step in range(megabytes * 16):
+            await ctx.report_progress(step, None, f"{step:08}" * 2**13)
+    except BaseException:
+        note("flood cancelled")
+        raise
+    note("flood finished")
+    return "flood finished"

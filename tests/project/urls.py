@@ -43,6 +43,20 @@ def broken_stream(request: HttpRequest) -> StreamingHttpResponse:
     return StreamingHttpResponse(parts())
 
 
+def flood(request: HttpRequest) -> StreamingHttpResponse:
+    """So many megabytes, each made when it is sent."""
+
+    async def parts() -> AsyncIterator[bytes]:
+        note("flood view started")
+        try:
+            for number in range(int(request.GET["megabytes"])):
+                yield b"%08d" % number * 2**17
+        finally:
+            note("flood view finally")
+
+    return StreamingHttpResponse(parts())
+
+
 def resident_memory() -> int:
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGESIZE")
@@ -67,4 +81,5 @@ urlpatterns = [
     path("slow/", slow),
     path("slow-async/", slow_async),
     path("broken-stream/", broken_stream),
+    path("flood/", flood),
 ]
