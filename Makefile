@@ -9,7 +9,7 @@ NPM_READY := $(NPM)/node_modules/.ready
 FASTMCP := $(VENV)/fastmcp
 FASTMCP_READY := $(FASTMCP)/.ready
 
-.PHONY: run test lint conformance clients clean
+.PHONY: run test lint conformance clients versions clean
 
 run: $(READY)
 	$(BIN)/python manage.py migrate --verbosity 0
@@ -29,6 +29,10 @@ conformance: $(READY) $(NPM_READY)
 
 clients: $(READY) $(NPM_READY) $(FASTMCP_READY)
 	$(BIN)/python -m pytest tests/clients/real_clients.py $(ARGS)
+
+# pyenv's interpreters stand in folders of their own; what its shims call may not be there.
+versions: $(READY)
+	PATH="$$(command -v pyenv >/dev/null && printf '%s/bin:' "$$(pyenv root)"/versions/*)$$PATH" $(BIN)/nox $(ARGS)
 
 clean:
 	rm -rf $(VENV) $(NPM)/node_modules db.sqlite3
