@@ -8,8 +8,9 @@ NPM := tests/npm
 NPM_READY := $(NPM)/node_modules/.ready
 FASTMCP := $(VENV)/fastmcp
 FASTMCP_READY := $(FASTMCP)/.ready
+SITE := build/docs
 
-.PHONY: run test lint conformance clients versions clean
+.PHONY: run test lint docs conformance clients versions clean
 
 run: $(READY)
 	$(BIN)/python manage.py migrate --verbosity 0
@@ -24,6 +25,10 @@ lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
+docs: $(READY)
+	$(BIN)/python -m sphinx --builder html --fail-on-warning --keep-going --quiet docs $(SITE)
+	@echo "$(SITE)/index.html"
+
 conformance: $(READY) $(NPM_READY)
 	$(BIN)/python -m tests.conformance.run
 
@@ -35,12 +40,12 @@ versions: $(READY)
 	PATH="$$(command -v pyenv >/dev/null && printf '%s/bin:' "$$(pyenv root)"/versions/*)$$PATH" $(BIN)/nox $(ARGS)
 
 clean:
-	rm -rf $(VENV) $(NPM)/node_modules db.sqlite3
+	rm -rf $(VENV) .nox $(NPM)/node_modules build db.sqlite3
 
 $(READY): pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or later is needed: make PYTHON=python3.11 ...")'
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev,docs]'
 	touch $(READY)
 
 $(NPM_READY): $(NPM)/package.json $(NPM)/package-lock.json $(NPM)/.npmrc

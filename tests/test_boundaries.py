@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from tests.documents import all_documents
 from tests.harness import ROOT
 
 PACKAGE = ROOT / "mcp_serving"
@@ -63,7 +64,7 @@ def test_the_lock_file_of_npm_has_a_hash_for_each_package_and_names_no_registry(
 
 def test_every_test_that_the_documents_name_exists() -> None:
     tests = "\n".join(path.read_text() for path in (ROOT / "tests").rglob("*.py"))
-    for document in [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]:
+    for document in all_documents():
         for name in re.findall(r"`(test_\w+)`", document.read_text()):
             assert f"def {name}(" in tests, f"{document.name}: {name}"
 

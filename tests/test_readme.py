@@ -143,9 +143,3 @@ def test_the_piped_lines_print_two_answers(mysite: Path) -> None:
     answers = [json.loads(answer) for answer in done.stdout.splitlines()]
     assert [answer["id"] for answer in answers] == [1, 2]
     assert answers[1]["result"]["tools"][0]["name"] == "count_users"
-
-
-def test_every_link_inside_the_documents_leads_to_a_file() -> None:
-    for document in [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]:
-        for target in re.findall(r"\]\((?!http)([^)#]+)", document.read_text()):
-            assert (document.parent / target).exists(), f"{document.name}: {target}"

@@ -1,0 +1,89 @@
+"""The pages about testing and migrating, run; those about deployment are in test_deployment.py."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import anyio
+import pytest
+from mcp import Client, StdioServerParameters
+
+from tests.documents import DOCS, blocks, environment_of_a_project, manage, project, write_file, write_files
+from tests.harness import DEADLINE
+
+TASKS = "Task.objects.create(title='one'); Task.objects.create(title='two', done=True)"
+
+
+@pytest.fixture(scope="module")
+def tutorial(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = project(tmp_path_factory.mktemp("docs") / "mysite")
+    manage(folder, "manage.py", "shell", "--verbosity", "0", "-c", TASKS)
+    return folder
+
+
+def test_the_tests_on_the_page_about_testing_pass(tutorial: Path) -> None:
+    write_files(tutorial, "howto/testing.md")
+    done = subprocess.run(
+        [sys.executable, "manage.py", "test", "tasks"],
+        cwd=tutorial,
+        env=environment_of_a_project(),
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "Ran 3 tests" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+async def answers(folder: Path, arguments: list[str], *calls: str) -> list[object]:
+    server = StdioServerParameters(command=sys.executable, args=arguments, env=environment_of_a_project(), cwd=folder)
+    with anyio.fail_after(DEADLINE):
+        async with Client(server) as client:
+            results = [await client.call_tool(name, {}) for name in calls]
+            return [result.structured_content["result"] for result in results]  # type: ignore[index]
+
+
+def test_a_script_with_the_sdks_run_answers_the_same_after_it_has_moved(tutorial: Path, tmp_path: Path) -> None:
+    script = copy_with(tmp_path / "before", tutorial, "howto/migrate-sdk.md", "server.py")
+    moved = copy_with(tmp_path / "after", tutorial, "howto/migrate-sdk.md", "mysite/mcp.py")
+    before = anyio.run(answers, script, ["server.py"], "count_tasks")
+    assert before == anyio.run(answers, moved, ["manage.py", "runmcp"], "count_tasks") == [1]
+
+
+def test_a_server_of_the_sdk_is_served_as_it_is(tutorial: Path, tmp_path: Path) -> None:
+    folder = copy_with(tmp_path / "mysite", tutorial, "howto/migrate-sdk.md", "server.py")
+    script = (folder / "server.py").read_text()
+    _, moved, run = re.split(r"django\.setup\(\)\n|if __name__", script)
+    (folder / "mysite" / "mcp.py").write_text(f"from asgiref.sync import sync_to_async\n{moved}")
+    server = ["manage.py", "runmcp", "--server", "mysite.mcp.mcp"]
+    assert "mcp.run()" in run
+    assert anyio.run(answers, folder, server, "count_tasks") == [1]
+
+
+def test_toolsets_of_django_mcp_server_have_become_functions(tutorial: Path, tmp_path: Path) -> None:
+    folder = copy_with(
+        tmp_path / "mysite", tutorial, "howto/migrate-django-mcp-server.md", "tasks/mcp.py", "mysite/mcp.py"
+    )
+    manage(folder, "manage.py", "shell", "--verbosity", "0", "-c", "User.objects.create_user('ann')")
+    server = ["manage.py", "runmcp", "--user", "ann"]
+    assert anyio.run(answers, folder, server, "count_tasks", "who_am_i") == [1, "ann"]
+
+
+def copy_with(folder: Path, tutorial: Path, page: str, *files: str) -> Path:
+    """A copy of the tutorial's project with some files of a page."""
+    shutil.copytree(tutorial, folder)
+    for language, code in blocks(DOCS / page):
+        if language == "python" and code.startswith(tuple(f"# {name}\n" for name in files)):
+            write_file(folder, code)
+    return folder
+
+
+def test_django_mcp_server_and_this_package_cannot_share_an_environment() -> None:
+    """Why the page says so: if the SDK has FastMCP again, this changes."""
+    import mcp.server
+
+    assert not hasattr(mcp.server, "FastMCP")
