@@ -9,6 +9,6 @@ class MCPServingConfig(AppConfig):
     def ready(self) -> None:
         from mcp_serving.checks import check_import, check_project, check_settings
 
-        checks.register(check_settings)
-        checks.register(check_project)
-        checks.register(check_import, deploy=True)
+        for check in (check_settings, check_project):
+            checks.register(check, self.label)
+        checks.register(check_import, self.label, deploy=True)

@@ -102,7 +102,9 @@ class Held(Generic[T]):
                 self._broke(None)
 
     def _broke(self, error: BaseException | None) -> None:
-        logger.error("The %s has ended by itself.", self._name, exc_info=error)
+        owner = asyncio.current_task()
+        if owner is None or not owner.cancelling():  # which all tasks are when their event loop ends
+            logger.error("The %s has ended by itself.", self._name, exc_info=error)
         self._entered = self._owner = None
         if self._on_broken is not None:
             self._on_broken(error)

@@ -63,6 +63,8 @@ def assert_ends_in_one_line(errors: str, *expected: str) -> None:
         ("tcp:port=8000:interfaces=127.0.0.1", "interfaces"),
         ("", "cannot be used"),
         ("carrier-pigeon:port=8000", "carrier-pigeon"),
+        ("systemd:domain=INET:index=0", "systemd has handed over no such socket"),
+        ("systemd:domain=INET:name=mysite.socket", "systemd has handed over no such socket"),
         ("ssl:port=0:privateKey=/nowhere/key.pem:certKey=/nowhere/cert.pem", "/nowhere/"),
         ("ssl:port=0:privateKey=pyproject.toml:certKey=pyproject.toml", "cannot be used"),
     ],

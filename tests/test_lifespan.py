@@ -6,9 +6,12 @@ import asyncio
 import signal
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
+from mcp.server.mcpserver import MCPServer
 
+from mcp_serving import StreamableHTTPHandler
 from mcp_serving.deadline import Deadline
 from mcp_serving.runtime import Held
 from tests.asgi_servers import serving
@@ -187,3 +190,23 @@ def test_what_is_opened_while_it_is_closed_is_entered_once_it_is_left() -> None:
 
     asyncio.run(use())
     assert noted == ["entered", "left"] * 2
+
+
+def test_a_loop_that_ends_without_a_word_leaves_the_lifespan_and_logs_no_error(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """As in a test of a project that calls its ASGI application: nobody sends the messages of the ASGI lifespan."""
+    noted = []
+
+    @asynccontextmanager
+    async def lifespan(_: Any) -> AsyncIterator[None]:
+        noted.append("entered")
+        try:
+            yield
+        finally:
+            noted.append("left")
+
+    handler = StreamableHTTPHandler(MCPServer("x", lifespan=lifespan), public=True)
+    asyncio.run(handler.start())  # type: ignore[arg-type]
+    assert noted == ["entered", "left"]
+    assert [record for record in caplog.records if record.levelname == "ERROR"] == []

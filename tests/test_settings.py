@@ -204,6 +204,11 @@ def test_atomic_requests_and_a_wsgi_runserver_are_told_by_check() -> None:
     assert "mcp_serving.I002" not in manage("check", TEST_APPS='["daphne"]').stderr
 
 
+def test_the_checks_have_the_apps_name_for_a_tag() -> None:
+    check = manage("check", "--tag", "mcp_serving", **settings(TRANSPORT="pigeon"))
+    assert "mcp_serving.E001" in check.stderr
+
+
 def test_deploy_checks_say_what_a_server_of_the_sdks_own_class_goes_without() -> None:
     check = manage("check", "--deploy")
     assert "mcp_serving.I003" in check.stderr

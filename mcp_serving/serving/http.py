@@ -87,6 +87,11 @@ def _check_endpoint(endpoint: str) -> None:
         serverFromString(reactor, endpoint)  # type: ignore[no-untyped-call]
     except Exception as error:
         cause = " ".join(str(error).split()) or type(error).__name__
+        if isinstance(error, IndexError | KeyError) and endpoint.startswith("systemd:"):
+            cause = (
+                "systemd has handed over no such socket (LISTEN_FDS and LISTEN_FDNAMES in the environment), "
+                "or FileDescriptorName= is missing in the .socket unit"
+            )
         raise InvalidEndpoint(
             f"Endpoint {endpoint!r} cannot be used: {cause}. An endpoint reads like "
             "'tcp:port=8000:interface=127.0.0.1', 'unix:/run/app.sock' or "

@@ -11,4 +11,4 @@ class TokensConfig(AppConfig):
     def ready(self) -> None:
         from mcp_serving.tokens.checks import check_users
 
-        checks.register(check_users)
+        checks.register(check_users, self.label)
