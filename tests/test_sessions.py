@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -85,6 +86,27 @@ def test_anothers_session_is_one_that_does_not_exist_nor_can_it_be_told_from_one
         assert foreign == attempted(doors, path, how, theirs, unknown)
     status, _, content = attempted(doors, path, "POST", mine, session)
     assert (status, b'"isError":false' in content) == (200, True)
+
+
+@pytest.mark.parametrize("how", ATTEMPTS)
+def test_a_session_that_has_expired_is_one_that_does_not_exist(how: str, doors: Doors) -> None:
+    who = logged_in("ann")
+    session = opened(doors, "/fleeting", who)
+    time.sleep(1)
+    expired = attempted(doors, "/fleeting", how, who, session)
+    assert expired[0] == 404
+    for unknown in ("0" * 32, "nonsense", session[:-1]):
+        assert expired == attempted(doors, "/fleeting", how, who, unknown)
+
+
+@pytest.mark.parametrize("path", ["/login", "/fleeting"])
+def test_who_would_resume_where_no_event_is_kept_gets_a_new_stream(path: str, doors: Doors) -> None:
+    who = logged_in("ann")
+    session = opened(doors, path, who)
+    headers = {"Mcp-Session-Id": session, "Accept": "text/event-stream", "Last-Event-ID": "1", **who}
+    stream = Request(doors.address, path, "GET", headers)
+    assert (stream.status, stream.header("content-type")) == (200, "text/event-stream")
+    stream.leave()
 
 
 def test_who_has_logged_out_has_lost_the_session(doors: Doors) -> None:

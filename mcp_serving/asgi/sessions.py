@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from django.core.signing import BadSignature, Signer
 from mcp.server.auth.middleware.auth_context import get_access_token
 from mcp.server.auth.provider import principal_components
-from mcp.server.streamable_http import MCP_SESSION_ID_HEADER, EventStore
+from mcp.server.streamable_http import LAST_EVENT_ID_HEADER, MCP_SESSION_ID_HEADER, EventStore
 from mcp.shared.inbound import MCP_METHOD_HEADER, MCP_PROTOCOL_VERSION_HEADER
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from mcp_types import JSONRPCMessage
 
 _HEADER = MCP_SESSION_ID_HEADER.encode()
+_LAST_EVENT = LAST_EVENT_ID_HEADER.encode()
 _UNKNOWN = "unknown"
 """A session id that the SDK never gives."""
 
@@ -89,6 +90,9 @@ class Sessions:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         scope = access.with_user_of_token(scope)
+        if self._manager.event_store is None or self._manager.stateless:
+            # Who would resume gets a new stream: the SDK would leave the request without an answer.
+            scope = {**scope, "headers": [header for header in scope["headers"] if header[0] != _LAST_EVENT]}
         owner = principal(scope)
         if not _is_of_an_older_client(scope):
             with self._stream(owner if _listens(scope) else None) as free:

@@ -102,6 +102,7 @@ handlers = {
     ),
     "oauth": StreamableHTTPHandler(server, auth=oauth, token_verifier=Tokens(), user_for_token=find_user),
     "userless": StreamableHTTPHandler(server, auth=Tokens()),
+    "fleeting": StreamableHTTPHandler(server, public=True, session_idle_timeout=0.3),
     "bounded": StreamableHTTPHandler(
         server, auth=Tokens(), max_sessions_per_user=2, max_streams_per_session=2, max_header_size=4000, max_sessions=4
     ),
