@@ -14,7 +14,7 @@ import anyio
 from mcp.shared.exceptions import MCPError
 from mcp_types import CONNECTION_CLOSED
 
-from mcp_serving import sdk
+from mcp_serving import logs, sdk
 from mcp_serving.deadline import Deadline
 from mcp_serving.ledger import Ledger, current_exchange
 
@@ -140,6 +140,7 @@ class Runtime:
     """
 
     def __init__(self, server: LowLevelServer[Any]) -> None:
+        logs.keep_lines_whole()
         self.server = server
         self.ledger = Ledger()
         self.on_broken: Callable[[str], None] | None = None
@@ -304,4 +305,5 @@ def describe(method: str, params: Any) -> str:
     about = ""
     if isinstance(params, dict):
         about = params.get("name") or params.get("uri") or ""
+    method = logs.escaped(method[:100])
     return f"{method} {str(about)[:100]!r}" if about else method
