@@ -1,18 +1,82 @@
-"""What a client can do to the log."""
+"""What a client is told of a failure, and what a client can do to the log."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 from urllib.parse import quote, urlsplit
 
+import pytest
 from mcp.shared.inbound import encode_header_value
 
 from tests import in_django
+from tests.doors import bearer, logged_in
 from tests.harness import INITIALIZE, INITIALIZED, MODERN_META, Process, runmcp, serving_http
+from tests.http_client import listen
 from tests.raw_http import exchange, headers_of, open_session
+
+# Failures
+
+Way = Callable[[str], tuple[str, dict[str, Any]]]
+
+
+def tool(name: str) -> Way:
+    return lambda failure: ("tools/call", {"name": name, "arguments": {"failure": failure}})
+
+
+def read(uri: str) -> Way:
+    return lambda failure: ("resources/read", {"uri": uri + failure})
+
+
+def prompt(name: str) -> Way:
+    return lambda failure: ("prompts/get", {"name": name, "arguments": {"failure": failure}})
+
+
+def complete(failure: str) -> tuple[str, dict[str, Any]]:
+    argument = {"name": "failure", "value": failure}
+    return "completion/complete", {"ref": {"type": "ref/prompt", "name": "prompt"}, "argument": argument}
+
+
+WAYS: dict[str, Way] = {
+    "sync_tool": tool("sync_tool"),
+    "async_tool": tool("async_tool"),
+    "result": tool("result"),
+    "resolver": tool("resolved"),
+    "question": tool("asks"),
+    "nested": tool("nested"),
+    "template": read("leak://template/"),
+    "prompt": prompt("prompt"),
+    "async_prompt": prompt("async_prompt"),
+    "completion": complete,
+    "custom_ours": lambda failure: ("leak/custom", {"failure": failure}),
+    "between": lambda failure: ("leak/between", {"failure": failure}),
+}
+OF_THE_SDK: dict[str, Way] = {
+    "low_tool": tool("any"),
+    "low_resource": read("leak://low/"),
+    "low_prompt": prompt("any"),
+    "custom_low": lambda failure: ("leak/custom", {"failure": failure}),
+}
+FAILURES = ["runtime", "value", "note", "cause", "group", "file", "sql", "setting", "suspicious", "model", "exit"]
+ONCE: dict[str, tuple[str, dict[str, Any]]] = {
+    "permission-sql": ("tools/call", {"name": "permitted", "arguments": {"failure": ""}}),
+    "resource-runtime": ("resources/read", {"uri": "leak://runtime"}),
+}
+ALL = {
+    **{f"{way}-{failure}": make(failure) for way, make in WAYS.items() for failure in FAILURES},
+    **ONCE,
+}
+ALL_OF_THE_SDK = {
+    **{f"{way}-{failure}": make(failure) for way, make in OF_THE_SDK.items() for failure in FAILURES},
+    "low_result": ("tools/list", {}),
+}
+
+
+def expected(name: str) -> str:
+    """What the log says of it."""
+    return f"secret-{name}-".replace("nested", "sync_tool")
 
 
 def message(request_id: str, method: str, params: dict[str, Any], *, modern: bool) -> dict[str, Any]:
@@ -27,6 +91,93 @@ def raw(address: str, path: str, content: Any = None, *, method: str = "POST", *
     lines = {"Host": urlsplit(address).netloc, "Connection": "close", "Content-Length": str(len(body)), **headers}
     head = "".join(f"{name.replace('_', '-')}: {value}\r\n" for name, value in lines.items())
     return exchange(address, f"{method} {path} HTTP/1.1\r\n{head}\r\n".encode("latin-1") + body)
+
+
+def posted(address: str, path: str, content: dict[str, Any], session: str | None = None, **headers: str) -> bytes:
+    named = {"Mcp-Name": content["params"]["uri"]} if content["method"] == "resources/read" else {}
+    return raw(address, path, content, **{**headers_of(content, session), **named, **headers})
+
+
+LEAKY = {
+    **in_django.ENVIRONMENT,
+    "TEST_DEBUG": "0",
+    "TEST_MCP_SERVING": json.dumps({"HTTP_SERVER": "tests.project.leaky_asgi.build_daphne"}),
+}
+
+
+@pytest.fixture(scope="module")
+def leaky(users: None) -> Iterator[tuple[Process, str]]:
+    module = "tests.project.leaky_asgi"
+    with serving_http("--http-server", f"{module}.build_daphne", "--server", f"{module}.server", env=LEAKY) as served:
+        yield served
+
+
+@pytest.mark.parametrize("modern", [True, False], ids=["2026-07-28", "2025-11-25"])
+@pytest.mark.parametrize(("path", "calls"), [("/events", ALL), ("/json", ALL), ("/low", ALL_OF_THE_SDK)])
+def test_over_http_an_exceptions_text_is_in_the_log_and_in_no_answer(
+    path: str, calls: dict[str, tuple[str, dict[str, Any]]], modern: bool, leaky: tuple[Process, str]
+) -> None:
+    process, address = leaky
+    session = None if modern else open_session(address, path)
+    before = len(process.errors)
+    names = [name for name in calls if modern or path != "/json" or not name.startswith("question")]
+    for name in names:
+        answer = posted(address, path, message(name, *calls[name], modern=modern), session)
+        assert re.match(rb"HTTP/1.1 (200|500) ", answer), (name, answer)
+        assert b"secret-" not in answer, (name, answer)
+        assert b"rror" in answer, (name, answer)
+    for name in names:
+        process.wait_for(re.escape(expected(name)))
+        assert expected(name) in process.errors[before:], name
+
+
+@pytest.mark.parametrize("modern", [True, False], ids=["2026-07-28", "2025-11-25"])
+@pytest.mark.parametrize(("server", "calls"), [("server", ALL), ("low", ALL_OF_THE_SDK)])
+def test_over_stdio_an_exceptions_text_is_in_the_log_and_in_no_answer(
+    server: str, calls: dict[str, tuple[str, dict[str, Any]]], modern: bool, users: None
+) -> None:
+    with runmcp("--server", f"tests.project.leaky_asgi.{server}", env=LEAKY) as process:
+        if not modern:
+            process.send(INITIALIZE, INITIALIZED)
+            process.receive()
+        for name in calls:
+            process.send(message(name, *calls[name], modern=modern))
+            answer = process.receive()
+            assert answer["id"] == name
+            assert "secret-" not in json.dumps(answer), (name, answer)
+            assert "error" in answer or answer["result"]["isError"], (name, answer)
+        for name in calls:
+            process.wait_for(re.escape(expected(name)))
+
+
+def test_what_fails_outside_of_a_call_tells_no_client_why(leaky: tuple[Process, str]) -> None:
+    process, address = leaky
+    ping = message("1", "tools/list", {}, modern=True)
+    answers = {
+        "verifier-runtime": posted(address, "/tokens", ping, **bearer("runtime")),
+        "user_for_token-sql": posted(address, "/users", ping, **bearer("right-bearer-token")),
+        "route-runtime": raw(address, "/leak/route", method="GET"),
+        "lifespan-runtime": posted(address, "/never", ping),
+    }
+    for name, answer in answers.items():
+        assert re.match(rb"HTTP/1.1 50[03] ", answer), (name, answer)
+        assert b"secret-" not in answer, (name, answer)
+        process.wait_for(expected(name).replace("verifier-runtime", r"verifier-\[the token\]"))
+
+
+def test_a_bus_that_fails_tells_no_subscriber_why(leaky: tuple[Process, str]) -> None:
+    process, address = leaky
+    answer = posted(address, "/events", listen())
+    assert b"Internal server error" in answer
+    assert b"secret-" not in answer
+    process.wait_for("secret-bus-")
+
+
+def test_a_deliberate_text_reaches_the_client(leaky: tuple[Process, str]) -> None:
+    _, address = leaky
+    for what in ("tool", "resource", "protocol"):
+        call = message("1", "tools/call", {"name": "told", "arguments": {"what": what}}, modern=True)
+        assert b"for everybody" in posted(address, "/events", call)
 
 
 # The log
@@ -159,3 +310,20 @@ def headers_for(content: dict[str, Any], session: str) -> dict[str, str]:
     names = {"Mcp-Method": content["method"], "Mcp-Name": about}
     encoded = {name: encode_header_value(text[:5000]) for name, text in names.items()}
     return {**headers_of(INITIALIZE), "MCP-Protocol-Version": "2026-07-28", **encoded}
+
+
+def test_neither_a_bearer_token_nor_a_session_cookie_is_in_the_log(users: None) -> None:
+    module = "tests.project.leaky_asgi"
+    options = ["--http-server", f"{module}.build_daphne", "--server", f"{module}.server"]
+    cookie = logged_in("ann")["Cookie"]
+    secrets = ["right-bearer-token", "wrong-bearer-token", "broken-bearer-token", cookie.partition("=")[2]]
+    with serving_http(*options, env=LOGGED) as (process, address):
+        for path in ("/events", "/json", "/tokens", "/users", "/leak/route"):
+            for modern in (True, False):
+                for token in secrets[:3]:
+                    sent = message("1", *prompt("prompt")("runtime"), modern=True) if modern else INITIALIZE
+                    posted(address, path, sent, **bearer(token), Cookie=cookie)
+        process.wait_for("secret-prompt-runtime-")
+        process.wait_for("could not be verified")
+        for secret in secrets:
+            assert secret not in process.errors
