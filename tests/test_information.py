@@ -173,6 +173,21 @@ def test_a_bus_that_fails_tells_no_subscriber_why(leaky: tuple[Process, str]) ->
     process.wait_for("secret-bus-")
 
 
+def test_an_event_store_that_fails_costs_the_resuming_and_no_answer(leaky: tuple[Process, str]) -> None:
+    process, address = leaky
+    opening = posted(address, "/store", INITIALIZE)
+    session = re.search(rb"(?i)mcp-session-id: (\S+)", opening)[1].decode()  # type: ignore[index]
+    for number in range(3):
+        answer = posted(address, "/store", message(str(number), "tools/list", {}, modern=False), session)
+        assert b'"sync_tool"' in answer
+        assert b"secret-" not in answer
+    process.wait_for("secret-store-runtime-")
+    resumed = {"Accept": "text/event-stream", "Mcp-Session-Id": session}
+    first = re.search(rb"id: (\S+)", opening)[1].decode()  # type: ignore[index]
+    assert b"secret-" not in raw(address, "/store", method="GET", Last_Event_ID=first, **resumed)
+    process.wait_for("secret-replay-runtime-")
+
+
 def test_a_deliberate_text_reaches_the_client(leaky: tuple[Process, str]) -> None:
     _, address = leaky
     for what in ("tool", "resource", "protocol"):

@@ -6,6 +6,7 @@ else it is an id that does not exist, so that the SDK's own answer to such a one
 
 from __future__ import annotations
 
+import logging
 import secrets
 from collections import Counter
 from contextlib import contextmanager
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
     from mcp.server.streamable_http import EventCallback, EventMessage
     from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
     from mcp_types import JSONRPCMessage
+
+logger = logging.getLogger(__name__)
 
 _HEADER = MCP_SESSION_ID_HEADER.encode()
 _LAST_EVENT = LAST_EVENT_ID_HEADER.encode()
@@ -267,7 +270,12 @@ class SessionEvents(EventStore):
         self._store = store
 
     async def store_event(self, stream_id: str, message: JSONRPCMessage | None) -> str:
-        event_id = await self._store.store_event(f"{_nonce.get()}:{stream_id}", message)
+        try:
+            event_id = await self._store.store_event(f"{_nonce.get()}:{stream_id}", message)
+        except Exception:
+            # Raised into the SDK, it would end what delivers the answers of the session, all that are still to come.
+            logger.exception("An event could not be stored: it is sent without an id, and cannot be resumed after.")
+            return ""
         return self._signer.sign(event_id)
 
     async def replay_events_after(self, last_event_id: str, send_callback: EventCallback) -> str | None:
