@@ -127,6 +127,11 @@ def open_sessions(manager: StreamableHTTPSessionManager) -> AbstractSet[str]:
     return manager._server_instances.keys()
 
 
+def has_ended(manager: StreamableHTTPSessionManager, session_id: str) -> bool:
+    session = manager._server_instances.get(session_id)
+    return session is None or session.is_terminated
+
+
 def mcp_endpoint(app: Starlette, options: Mapping[str, Any]) -> ASGIApp:
     """The MCP endpoint of the SDK's application, wherever it is mounted, its authentication around it."""
     endpoint: ASGIApp = next(route.endpoint for route in app.routes if _is_mcp(route, options))

@@ -11,7 +11,7 @@ import pytest
 from mcp.server.streamable_http import MCP_SESSION_ID_HEADER
 
 from tests.doors import Doors, bearer, logged_in
-from tests.harness import DEADLINE, INITIALIZE, INITIALIZED, call
+from tests.harness import DEADLINE, INITIALIZE, INITIALIZED, call, wait_until
 from tests.http_client import listen
 from tests.raw_http import Request, headers_of
 
@@ -97,6 +97,20 @@ def test_a_session_that_has_expired_is_one_that_does_not_exist(how: str, doors: 
     assert expired[0] == 404
     for unknown in ("0" * 32, "nonsense", session[:-1]):
         assert expired == attempted(doors, "/fleeting", how, who, unknown)
+
+
+def test_a_call_whose_client_ends_the_session_is_answered_with_404(doors: Doors) -> None:
+    def slow_ones() -> int:
+        return doors.notes.read_text().split().count("slow") if doors.notes.exists() else 0
+
+    session = opened(doors, "/json", {})
+    message = call(1, "slow")
+    before = slow_ones()
+    waiting = Request(doors.address, "/json", "POST", headers_of(message, session), message, wait=False)
+    wait_until(lambda: slow_ones() > before, "the call runs")
+    assert ended(doors, "/json", {}, session) == 200
+    assert waiting.answered().status == 404
+    assert b"Session terminated" in waiting.read()
 
 
 @pytest.mark.parametrize("path", ["/login", "/fleeting"])

@@ -114,9 +114,20 @@ class Sessions:
         headers.append((_HEADER, session.id.encode()))
         with self._stream(session.id if session.nonce else None) as free, session.at_hand():
             if free:
-                await self._app({**scope, "headers": headers}, receive, session.signing(send, owner))
+                send = self._knowing_the_end(session, session.signing(send, owner))
+                await self._app({**scope, "headers": headers}, receive, send)
             else:
                 await _TOO_MANY_STREAMS.send(scope, send)
+
+    def _knowing_the_end(self, session: _Session, send: Send) -> Send:
+        """``send``, for which a call is not the server's failure if its client has ended the session meanwhile."""
+
+        async def told(message: Message) -> None:
+            if message.get("status") == 500 and sdk.has_ended(self._manager, session.id):
+                message = {**message, "status": 404}
+            await send(message)
+
+        return told
 
     async def _serve_opening(self, owner: str | None, scope: Scope, receive: Receive, send: Send) -> None:
         if owner is not None and not self._has_room(owner):
