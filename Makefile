@@ -10,7 +10,7 @@ FASTMCP := $(VENV)/fastmcp
 FASTMCP_READY := $(FASTMCP)/.ready
 SITE := build/docs
 
-.PHONY: run test lint docs conformance clients versions clean
+.PHONY: run test fuzz lint docs conformance clients versions clean
 
 run: $(READY)
 	$(BIN)/python manage.py migrate --verbosity 0
@@ -19,6 +19,10 @@ run: $(READY)
 
 test: $(READY)
 	$(BIN)/python -m pytest $(ARGS)
+
+# Ten times the requests of `make test`, and each time others; the seed is in the line that make prints.
+fuzz: $(READY)
+	FUZZ_SEED=$(shell date +%s) FUZZ_REQUESTS=180000 FUZZ_CONNECTIONS=10000 $(BIN)/python -m pytest tests/test_fuzz.py tests/test_fuzz_wire.py
 
 lint: $(READY)
 	$(BIN)/ruff format --check .

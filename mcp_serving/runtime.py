@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import anyio
 from mcp.shared.exceptions import MCPError
-from mcp_types import CONNECTION_CLOSED
+from mcp_types import CONNECTION_CLOSED, INTERNAL_ERROR
+from pydantic import ValidationError
 
-from mcp_serving import sdk
+from mcp_serving import logs, sdk
 from mcp_serving.deadline import Deadline
 from mcp_serving.ledger import Ledger, current_exchange
 
@@ -142,6 +143,7 @@ class Runtime:
     """
 
     def __init__(self, server: LowLevelServer[Any]) -> None:
+        logs.keep_lines_whole()
         self.server = server
         self.ledger = Ledger()
         self.on_broken: Callable[[str], None] | None = None
@@ -229,16 +231,34 @@ class Runtime:
 
     async def _handle(self, ctx: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:
         """The outermost MCP middleware: tells the ledger what is running, and lets it be cancelled."""
-        exchange = current_exchange.get()
-        if exchange is None or ctx.request_id is None:
+        if ctx.request_id is None:  # a notification: nobody is told of an exception, and the SDK logs it
             return await _contained(call_next(ctx))
+        exchange = current_exchange.get()
+        if exchange is None:
+            return await self._answered(ctx, call_next)
         exchange.what = describe(ctx.method, ctx.params)
         exchange.may_ask = ctx.request is not None and _can_ask(ctx.session)
         if ctx.method == sdk.LISTEN:
             exchange.stand(ends_itself=sdk.listen_handler(self.server) is not None)
         with exchange.handled():
-            return await _contained(call_next(ctx))
+            return await self._answered(ctx, call_next)
         raise MCPError(CONNECTION_CLOSED, "The server is shutting down; the call was cancelled.")
+
+    async def _answered(self, ctx: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:
+        """Let a client read what was meant for it, an ``MCPError``, and nothing of any other exception.
+
+        The SDK sends the text of one to a client of up to 2025-11-25, and logs no ``ValidationError``, which it
+        takes for one of the request's parameters wherever it comes from.
+        """
+        try:
+            return await _contained(call_next(ctx))
+        except MCPError:
+            raise
+        except Exception as error:
+            if isinstance(error, ValidationError) and not sdk.takes(self.server, ctx):
+                raise
+            logger.exception("%s failed.", describe(ctx.method, ctx.params))
+            raise MCPError(INTERNAL_ERROR, "Internal server error") from error
 
 
 _runtimes: dict[asyncio.AbstractEventLoop, dict[Any, Runtime]] = {}
@@ -306,4 +326,5 @@ def describe(method: str, params: Any) -> str:
     about = ""
     if isinstance(params, dict):
         about = params.get("name") or params.get("uri") or ""
+    method = logs.escaped(method[:100])
     return f"{method} {str(about)[:100]!r}" if about else method

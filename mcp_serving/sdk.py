@@ -19,6 +19,8 @@ try:
     from mcp.server.mcpserver import MCPServer
     from mcp.server.subscriptions import ListenHandler
     from mcp.server.transport_security import TransportSecuritySettings
+    from mcp_types.methods import SPEC_CLIENT_METHODS, validate_client_request
+    from pydantic import ValidationError
     from starlette.routing import Route
 except ImportError as error:
     raise ImportError(sdk_problem() or str(error)) from error
@@ -28,7 +30,7 @@ if TYPE_CHECKING:
 
     from mcp.server.auth.provider import TokenVerifier
     from mcp.server.auth.settings import AuthSettings
-    from mcp.server.context import ServerMiddleware
+    from mcp.server.context import ServerMiddleware, ServerRequestContext
     from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
     from starlette.applications import Starlette
     from starlette.types import ASGIApp
@@ -79,6 +81,19 @@ def listen_handler(server: LowLevelServer[Any]) -> ListenHandler | None:
     return entry.handler if entry is not None and isinstance(entry.handler, ListenHandler) else None
 
 
+def takes(server: LowLevelServer[Any], request: ServerRequestContext[Any, Any]) -> bool:
+    """Whether the parameters of a request are what its method takes: then a ``ValidationError`` is not about them."""
+    entry = server.get_request_handler(request.method)
+    try:
+        if request.method in SPEC_CLIENT_METHODS:
+            validate_client_request(request.method, request.protocol_version, request.params)
+        if entry is not None:
+            entry.params_type.model_validate(request.params or {}, by_name=False)
+    except ValidationError:
+        return False
+    return True
+
+
 def without_host_checks() -> TransportSecuritySettings:
     """For the SDK's transport, where Host and Origin have been checked before it is reached."""
     return TransportSecuritySettings(enable_dns_rebinding_protection=False)
@@ -110,6 +125,11 @@ def bearer_auth(app: Starlette) -> BearerAuthBackend | None:
 def open_sessions(manager: StreamableHTTPSessionManager) -> AbstractSet[str]:
     """The ids of the sessions that have not ended."""
     return manager._server_instances.keys()
+
+
+def has_ended(manager: StreamableHTTPSessionManager, session_id: str) -> bool:
+    session = manager._server_instances.get(session_id)
+    return session is None or session.is_terminated
 
 
 def mcp_endpoint(app: Starlette, options: Mapping[str, Any]) -> ASGIApp:

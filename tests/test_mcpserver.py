@@ -3,6 +3,7 @@
 # No postponed annotations here: the tools are declared inside of tests, where the SDK could not read them.
 
 import functools
+import logging
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -22,6 +23,7 @@ from mcp.server.mcpserver.resolve import Elicit, Resolve
 from mcp.server.mcpserver.resources import FunctionResource, TextResource
 from mcp.server.mcpserver.tools import Tool
 from mcp.server.request_state import RequestStateSecurity
+from mcp.shared.exceptions import MCPError
 from mcp_types import Completion, CompletionArgument, PromptReference, TextContent, ToolAnnotations
 from pydantic import BaseModel
 from starlette.requests import Request
@@ -303,6 +305,37 @@ def test_tools_and_resources_may_be_given_to_the_constructor_and_taken_away() ->
         MCPServer("server", resources=[resource, resource])
     with pytest.raises(ToolError):
         server.remove_tool("unknown")
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_prompt_says_what_is_wrong_with_its_arguments_and_logs_no_error(
+    mode: Any, server: MCPServer[Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    @server.prompt()
+    def greet(name: str, times: int = 1) -> str:
+        return f"Greet {name} {times} times" if times < 7 else Word(word=7).word  # type: ignore[arg-type]
+
+    def told(prompt: str, **arguments: str) -> str:
+        texts = []
+
+        async def work() -> None:
+            async with client(server, mode=mode) as session:
+                try:
+                    result = await session.get_prompt(prompt, arguments)
+                    texts.append(result.messages[0].content.text)  # type: ignore[union-attr]
+                except MCPError as error:
+                    texts.append(error.message)
+
+        run(work)
+        return str(texts[0])
+
+    assert told("greet", name="Ann", times="2") == "Greet Ann 2 times"
+    assert told("none") == "Unknown prompt: none"
+    assert told("greet") == "Prompt greet lacks arguments: name"
+    assert told("greet", name="Ann", times="x").startswith("Wrong arguments: times: Input should be a valid integer")
+    assert told("greet", name="Ann", more="x") == "Wrong arguments: more: Unexpected keyword argument"
+    assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
+    assert "word" not in told("greet", name="Ann", times="7")
 
 
 def test_prompts_completions_and_custom_routes_work(server: MCPServer[Any]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -10,7 +11,7 @@ import pytest
 from mcp.server.streamable_http import MCP_SESSION_ID_HEADER
 
 from tests.doors import Doors, bearer, logged_in
-from tests.harness import DEADLINE, INITIALIZE, INITIALIZED, call
+from tests.harness import DEADLINE, INITIALIZE, INITIALIZED, call, wait_until
 from tests.http_client import listen
 from tests.raw_http import Request, headers_of
 
@@ -85,6 +86,41 @@ def test_anothers_session_is_one_that_does_not_exist_nor_can_it_be_told_from_one
         assert foreign == attempted(doors, path, how, theirs, unknown)
     status, _, content = attempted(doors, path, "POST", mine, session)
     assert (status, b'"isError":false' in content) == (200, True)
+
+
+@pytest.mark.parametrize("how", ATTEMPTS)
+def test_a_session_that_has_expired_is_one_that_does_not_exist(how: str, doors: Doors) -> None:
+    who = logged_in("ann")
+    session = opened(doors, "/fleeting", who)
+    time.sleep(1)
+    expired = attempted(doors, "/fleeting", how, who, session)
+    assert expired[0] == 404
+    for unknown in ("0" * 32, "nonsense", session[:-1]):
+        assert expired == attempted(doors, "/fleeting", how, who, unknown)
+
+
+def test_a_call_whose_client_ends_the_session_is_answered_with_404(doors: Doors) -> None:
+    def slow_ones() -> int:
+        return doors.notes.read_text().split().count("slow") if doors.notes.exists() else 0
+
+    session = opened(doors, "/json", {})
+    message = call(1, "slow")
+    before = slow_ones()
+    waiting = Request(doors.address, "/json", "POST", headers_of(message, session), message, wait=False)
+    wait_until(lambda: slow_ones() > before, "the call runs")
+    assert ended(doors, "/json", {}, session) == 200
+    assert waiting.answered().status == 404
+    assert b"Session terminated" in waiting.read()
+
+
+@pytest.mark.parametrize("path", ["/login", "/fleeting"])
+def test_who_would_resume_where_no_event_is_kept_gets_a_new_stream(path: str, doors: Doors) -> None:
+    who = logged_in("ann")
+    session = opened(doors, path, who)
+    headers = {"Mcp-Session-Id": session, "Accept": "text/event-stream", "Last-Event-ID": "1", **who}
+    stream = Request(doors.address, path, "GET", headers)
+    assert (stream.status, stream.header("content-type")) == (200, "text/event-stream")
+    stream.leave()
 
 
 def test_who_has_logged_out_has_lost_the_session(doors: Doors) -> None:

@@ -185,16 +185,24 @@ class _CheckedVerifier:
                 return accepted
             user = await _call(self._user_for_token, accepted)
         except Exception:
-            # Errors like to quote what they could not read: the token is kept out of the log.
-            logger.error(
-                "A bearer token could not be verified; its request gets 503.\n%s",
-                traceback.format_exc().replace(token, "[the token]") if token else traceback.format_exc(),
-            )
+            _log_without(token)
             raise VerifierFailed from None
         if user is None or not user.is_active:
             return None
         _caller.get().user = user
         return accepted
+
+
+def _log_without(token: str) -> None:
+    """Log the exception that is being handled: such errors like to quote what they could not read."""
+    text = traceback.format_exc()
+    for quoted in {token, repr(token)[1:-1]} - {""}:
+        text = text.replace(quoted, "[the token]")
+    record = logger.makeRecord(
+        logger.name, logging.ERROR, __file__, 0, "A bearer token could not be verified; its request gets 503.", (), None
+    )
+    record.exc_text = text
+    logger.handle(record)
 
 
 async def _call(function: UserForToken, token: AccessToken) -> Any:

@@ -18,6 +18,7 @@ import anyio
 
 from mcp_serving.asgi import daphne, draining
 from mcp_serving.ledger import Exchange, Ledger, current_exchange
+from mcp_serving.logs import escaped
 
 Scope: TypeAlias = MutableMapping[str, Any]
 Message: TypeAlias = MutableMapping[str, Any]
@@ -95,7 +96,7 @@ class Guard:
                 await refuse_for_shutdown(send)
                 return
             receive = about_a_call
-        exchange = self._ledger.open(f"{scope['method']} {scope['path'][:100]!r}")
+        exchange = self._ledger.open(f"{escaped(scope['method'][:20])} {scope['path'][:100]!r}")
         exchange.task = asyncio.current_task()
         wire = HTTPWire(exchange, receive, send)
 
@@ -113,7 +114,7 @@ class Guard:
                 raise
             await refuse()
         except BaseException:  # sys.exit() in a view, too, must not end the web server
-            logger.exception("%s %r raised an exception.", scope["method"], scope["path"])
+            logger.exception("%s raised an exception.", exchange.what)
             if not await wire.fail(500, "Internal Server Error\n"):
                 daphne.abort(send)
         finally:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from django.conf import settings
 from django.urls import re_path
 from django.urls.exceptions import Resolver404
 
@@ -257,6 +258,7 @@ class StreamableHTTPHandler:
 
     def _build(self) -> tuple[Starlette, StreamableHTTPSessionManager]:
         app = sdk.http_app(self._mcp, self.options, *self.access.settings)
+        app.debug = app.debug and settings.DEBUG  # it shows tracebacks to whoever asks for a custom route
         if (tokens := sdk.bearer_auth(app)) is not None:
             tokens.token_verifier = self.access.checked(tokens.token_verifier)
             app.add_exception_handler(Exception, access.answer_to_error)

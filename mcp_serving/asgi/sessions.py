@@ -6,6 +6,7 @@ else it is an id that does not exist, so that the SDK's own answer to such a one
 
 from __future__ import annotations
 
+import logging
 import secrets
 from collections import Counter
 from contextlib import contextmanager
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING
 from django.core.signing import BadSignature, Signer
 from mcp.server.auth.middleware.auth_context import get_access_token
 from mcp.server.auth.provider import principal_components
-from mcp.server.streamable_http import MCP_SESSION_ID_HEADER, EventStore
+from mcp.server.streamable_http import LAST_EVENT_ID_HEADER, MCP_SESSION_ID_HEADER, EventStore
 from mcp.shared.inbound import MCP_METHOD_HEADER, MCP_PROTOCOL_VERSION_HEADER
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 
@@ -32,7 +33,10 @@ if TYPE_CHECKING:
     from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
     from mcp_types import JSONRPCMessage
 
+logger = logging.getLogger(__name__)
+
 _HEADER = MCP_SESSION_ID_HEADER.encode()
+_LAST_EVENT = LAST_EVENT_ID_HEADER.encode()
 _UNKNOWN = "unknown"
 """A session id that the SDK never gives."""
 
@@ -89,6 +93,9 @@ class Sessions:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         scope = access.with_user_of_token(scope)
+        if self._manager.event_store is None or self._manager.stateless:
+            # Who would resume gets a new stream: the SDK would leave the request without an answer.
+            scope = {**scope, "headers": [header for header in scope["headers"] if header[0] != _LAST_EVENT]}
         owner = principal(scope)
         if not _is_of_an_older_client(scope):
             with self._stream(owner if _listens(scope) else None) as free:
@@ -107,9 +114,20 @@ class Sessions:
         headers.append((_HEADER, session.id.encode()))
         with self._stream(session.id if session.nonce else None) as free, session.at_hand():
             if free:
-                await self._app({**scope, "headers": headers}, receive, session.signing(send, owner))
+                send = self._knowing_the_end(session, session.signing(send, owner))
+                await self._app({**scope, "headers": headers}, receive, send)
             else:
                 await _TOO_MANY_STREAMS.send(scope, send)
+
+    def _knowing_the_end(self, session: _Session, send: Send) -> Send:
+        """``send``, for which a call is not the server's failure if its client has ended the session meanwhile."""
+
+        async def told(message: Message) -> None:
+            if message.get("status") == 500 and sdk.has_ended(self._manager, session.id):
+                message = {**message, "status": 404}
+            await send(message)
+
+        return told
 
     async def _serve_opening(self, owner: str | None, scope: Scope, receive: Receive, send: Send) -> None:
         if owner is not None and not self._has_room(owner):
@@ -263,7 +281,12 @@ class SessionEvents(EventStore):
         self._store = store
 
     async def store_event(self, stream_id: str, message: JSONRPCMessage | None) -> str:
-        event_id = await self._store.store_event(f"{_nonce.get()}:{stream_id}", message)
+        try:
+            event_id = await self._store.store_event(f"{_nonce.get()}:{stream_id}", message)
+        except Exception:
+            # Raised into the SDK, it would end what delivers the answers of the session, all that are still to come.
+            logger.exception("An event could not be stored: it is sent without an id, and cannot be resumed after.")
+            return ""
         return self._signer.sign(event_id)
 
     async def replay_events_after(self, last_event_id: str, send_callback: EventCallback) -> str | None:

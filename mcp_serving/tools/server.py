@@ -3,7 +3,7 @@ from __future__ import annotations
 import functools
 import inspect
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
@@ -24,6 +24,7 @@ from mcp.shared.exceptions import MCPError
 from mcp.shared.inbound import validate_mcp_param_headers
 from mcp.shared.uri_template import UriTemplate
 from mcp_types import (
+    INVALID_PARAMS,
     CallToolResult,
     Completion,
     GetPromptResult,
@@ -353,7 +354,7 @@ class MCPServer(SDKMCPServer[LifespanResultT]):
 
     def add_prompt(self, prompt: Prompt) -> None:
         self._must_be_free("prompt", prompt.name)
-        super().add_prompt(prompt.model_copy(update={"fn": self._threads.wrap(prompt.fn)}))
+        super().add_prompt(prompt.model_copy(update={"fn": _told_of_arguments(self._threads.wrap(prompt.fn))}))
         self._taken.add(("prompt", prompt.name))
 
     def remove_prompt(self, name: str) -> None:
@@ -492,8 +493,12 @@ class MCPServer(SDKMCPServer[LifespanResultT]):
     async def get_prompt(
         self, name: str, arguments: dict[str, Any] | None = None, context: Context[LifespanResultT, Any] | None = None
     ) -> GetPromptResult | InputRequiredResult:
-        if not await self._prompt_permissions.allow(name):
-            raise ValueError(f"Unknown prompt: {name}")
+        declared = next((prompt for prompt in await super().list_prompts() if prompt.name == name), None)
+        if declared is None or not await self._prompt_permissions.allow(name):
+            raise MCPError(INVALID_PARAMS, f"Unknown prompt: {name}")
+        needed = [argument.name for argument in declared.arguments or () if argument.required]
+        if missing := [each for each in needed if each not in (arguments or {})]:
+            raise MCPError(INVALID_PARAMS, f"Prompt {name} lacks arguments: {', '.join(missing)}")
         return await super().get_prompt(name, arguments, context)
 
 
@@ -513,6 +518,23 @@ async def _in_django(ctx: ServerRequestContext[Any, Any], call_next: CallNext) -
     finally:
         current_request.reset(request_token)
         local_user.reset(user_token)
+
+
+def _told_of_arguments(function: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+    """The function of a prompt, whose client is told which arguments are wrong: for the SDK, all of it is a crash."""
+
+    @functools.wraps(function)
+    async def call(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return await function(*args, **kwargs)
+        except ValidationError as error:
+            # So pydantic calls what is wrong with a call; anything else is from within.
+            if error.title != getattr(function, "__qualname__", None):
+                raise
+            wrong = "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors())
+            raise MCPError(INVALID_PARAMS, f"Wrong arguments: {wrong}") from error
+
+    return call
 
 
 def _as_function(function: Callable[..., Any], name: str) -> Callable[..., Any]:

@@ -24,6 +24,7 @@ from starlette.responses import PlainTextResponse
 
 from mcp_serving import MCPServer, StreamableHTTPHandler, get_user
 from tests.project.event_store import InMemoryEventStore
+from tests.project.events import note
 
 server = MCPServer("doors")
 
@@ -42,7 +43,8 @@ async def who(ctx: Context) -> str:
 
 @server.tool()
 async def slow(ctx: Context) -> str:
-    """Reports, then waits for what the test says."""
+    """Reports and notes that it runs, then waits for what the test says."""
+    note("slow")
     await ctx.report_progress(1, 2)
     while "go" not in said():  # noqa: ASYNC110 - the event is a file of the test
         await anyio.sleep(0.02)
@@ -102,6 +104,8 @@ handlers = {
     ),
     "oauth": StreamableHTTPHandler(server, auth=oauth, token_verifier=Tokens(), user_for_token=find_user),
     "userless": StreamableHTTPHandler(server, auth=Tokens()),
+    "json": StreamableHTTPHandler(server, public=True, json_response=True),
+    "fleeting": StreamableHTTPHandler(server, public=True, session_idle_timeout=0.3),
     "bounded": StreamableHTTPHandler(
         server, auth=Tokens(), max_sessions_per_user=2, max_streams_per_session=2, max_header_size=4000, max_sessions=4
     ),

@@ -18,3 +18,4 @@ MCP_SERVING = json.loads(
         '{"SERVER": "tests.project.mcp.server", "HTTP_SERVER": "tests.project.serving.build_daphne"}',
     )
 )
+LOGGING = json.loads(os.environ.get("TEST_LOGGING", "{}"))
