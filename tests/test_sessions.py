@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import httpx2
 import pytest
@@ -230,26 +231,53 @@ def test_a_user_can_open_so_many_sessions_and_no_more_and_others_still_can(doors
         assert ended(doors, path, who, session) == 200
 
 
-def test_a_session_can_have_so_many_requests_open_and_no_more(doors: Doors) -> None:
+def sent(doors: Doors, session: str, message: dict[str, Any], who: Headers) -> httpx2.Response:
+    headers = {**headers_of(message, session), **who}
+    return httpx2.post(f"{doors.address}/bounded", json=message, headers=headers, timeout=DEADLINE)
+
+
+def slow_call(doors: Doors, session: str, number: int, who: Headers) -> tuple[Request, str]:
+    """A call that runs until the test says "go", once it has reported; and the id of its first event."""
+    message = call(number, "slow")
+    message["params"]["_meta"] = {"progressToken": number}
+    headers = {**headers_of(call(number, "slow"), session), **who}
+    stream = Request(doors.address, "/bounded", "POST", headers, message)
+    first = stream.event()
+    assert "notifications/progress" in stream.event()["data"]
+    return stream, first["id"]
+
+
+def test_a_session_can_have_so_many_streams_and_can_always_be_ended(doors: Doors) -> None:
+    ann = bearer("ann-token")
+    session = opened(doors, "/bounded", ann)
+    running, event = slow_call(doors, session, 1, ann)
+    running.leave()
+    headers = {"Mcp-Session-Id": session, "MCP-Protocol-Version": "2025-11-25", "Accept": "text/event-stream", **ann}
+    standing = Request(doors.address, "/bounded", "GET", headers)
+    resumed = Request(doors.address, "/bounded", "GET", {**headers, "Last-Event-ID": event})
+    assert (standing.status, resumed.status) == (200, 200)
+    refused = httpx2.get(f"{doors.address}/bounded", headers=headers)
+    assert (refused.status_code, refused.headers["retry-after"]) == (429, "1")
+    doors.process.wait_for("as many streams as max_streams_per_session allows")
+    assert ended(doors, "/bounded", ann, session) == 200
+    for stream in (standing, resumed):
+        stream.leave()
+
+
+def test_a_session_can_have_so_many_calls_running_whether_or_not_its_client_still_waits(doors: Doors) -> None:
     ann = bearer("ann-token")
     session, another = opened(doors, "/bounded", ann), opened(doors, "/bounded", ann)
-    message = call(1, "slow")
-    message["params"]["_meta"] = {"progressToken": 1}
-
-    def slow(number: int, session: str) -> Request:
-        headers = {**headers_of(call(1, "slow"), session), **ann}
-        return Request(doors.address, "/bounded", "POST", headers, {**message, "id": number})
-
-    open_ones = [slow(1, session), slow(2, session)]
-    refused = httpx2.post(
-        f"{doors.address}/bounded", json=call(3, "who"), headers={**headers_of(call(3, "who"), session), **ann}
-    )
-    assert (refused.status_code, refused.headers["retry-after"]) == (429, "1")
-    assert attempted(doors, "/bounded", "POST", ann, another)[0] == 200
+    (waiting, _), (left, _) = slow_call(doors, session, 1, ann), slow_call(doors, session, 2, ann)
+    left.leave()
+    assert "Too many calls of this session are running" in sent(doors, session, call(3, "who"), ann).text
+    assert '"isError":false' in sent(doors, another, call(3, "who"), ann).text
+    # What is no call gets in: an answer, a cancellation, which makes room, and a ping.
+    assert sent(doors, session, {"jsonrpc": "2.0", "id": 9, "method": "ping"}, ann).status_code == 200
+    cancelled = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 2}}
+    assert sent(doors, session, cancelled, ann).status_code == 202
+    wait_until(lambda: '"isError":false' in sent(doors, session, call(4, "who"), ann).text, "room for a call")
     doors.say("go")
-    for each in open_ones:
-        assert b"for AnonymousUser" in each.read()
-    assert attempted(doors, "/bounded", "POST", ann, session)[0] == 200
+    assert b"for AnonymousUser" in waiting.read()
     for each in (session, another):
         assert ended(doors, "/bounded", ann, each) == 200
 

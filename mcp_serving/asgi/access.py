@@ -9,8 +9,6 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from asgiref.sync import iscoroutinefunction
-from channels.db import database_sync_to_async
 from django.conf import settings
 from mcp.server.auth.settings import AuthSettings
 from pydantic import AnyHttpUrl
@@ -20,11 +18,15 @@ from starlette.responses import PlainTextResponse, Response
 from mcp_serving import sdk
 from mcp_serving.asgi.guard import Scope
 from mcp_serving.asgi.refusal import Refusal
+from mcp_serving.tools.threads import DjangoThreads, thread_of_its_own
 
 if TYPE_CHECKING:
     from mcp.server.auth.provider import AccessToken, TokenVerifier
 
 logger = logging.getLogger(__name__)
+
+LOOKUP_THREADS = 16
+"""How many sync ``user_for_token`` may run at once, and so how many connections they have: a slow one holds up few."""
 
 UserForToken = Callable[["AccessToken"], Any]
 
@@ -117,13 +119,19 @@ class Access:
     def _by_token(self) -> bool:
         return self.auth is not None or sdk.has_auth(self.server)
 
+    def refusal_if_unstated(self) -> Refusal | None:
+        """Why everybody is refused, where nobody has said who may call."""
+        if self.is_stated or settings.DEBUG:
+            return None
+        self._tell_once(
+            f"Refused every request: DEBUG is off, and the handler does not say who may call: give it {STATE_ONE}"
+        )
+        return Refusal(403, "This MCP endpoint is not open: its handler does not say who may call.")
+
     def refusal(self, scope: Scope) -> Refusal | None:
         """Why the caller is refused before anything is parsed; None where they may pass, or have a token to show."""
-        if not self.is_stated and not settings.DEBUG:
-            self._tell_once(
-                f"Refused every request: DEBUG is off, and the handler does not say who may call: give it {STATE_ONE}"
-            )
-            return Refusal(403, "This MCP endpoint is not open: its handler does not say who may call.")
+        if refused := self.refusal_if_unstated():
+            return refused
         if self.login_required and not _is_logged_in(scope):
             if "user" not in scope:
                 self._tell_once(
@@ -177,18 +185,20 @@ class _CheckedVerifier:
     def __init__(self, verifier: TokenVerifier, user_for_token: UserForToken | None) -> None:
         self._verifier = verifier
         self._user_for_token = user_for_token
+        self._threads = DjangoThreads(LOOKUP_THREADS)
 
     async def verify_token(self, token: str) -> AccessToken | None:
         try:
-            accepted = await self._verifier.verify_token(token)
-            if accepted is None or self._user_for_token is None:
-                return accepted
-            user = await _call(self._user_for_token, accepted)
+            async with thread_of_its_own():  # for the async ORM, in the verifier too
+                accepted = await self._verifier.verify_token(token)
+                if accepted is None or self._user_for_token is None:
+                    return accepted
+                user = await self._threads.call(self._user_for_token, accepted)
+            if user is None or not user.is_active:
+                return None
         except Exception:
             _log_without(token)
             raise VerifierFailed from None
-        if user is None or not user.is_active:
-            return None
         _caller.get().user = user
         return accepted
 
@@ -203,9 +213,3 @@ def _log_without(token: str) -> None:
     )
     record.exc_text = text
     logger.handle(record)
-
-
-async def _call(function: UserForToken, token: AccessToken) -> Any:
-    if iscoroutinefunction(function) or iscoroutinefunction(getattr(function, "__call__", None)):  # noqa: B004
-        return await function(token)
-    return await database_sync_to_async(function)(token)

@@ -134,6 +134,13 @@ class Guard:
         except asyncio.CancelledError:
             if not self._ledger.draining:
                 raise
+        except Exception as error:
+            if wire.has_received:
+                raise
+            # Whom nobody has asked anything: a router without WebSockets raises, and anybody can ask for one.
+            logger.warning("Refused a WebSocket for %.200r: %s", scope["path"], error)
+            await wire.receive()
+            await send({"type": "websocket.close"})
         finally:
             if exchange.ended:
                 daphne.go_away(send)
@@ -147,8 +154,10 @@ class _EndableWire:
         self.exchange = exchange
         self._receive = receive
         self._goodbye = goodbye
+        self.has_received = False
 
     async def receive(self) -> Message:
+        self.has_received = True
         if not self.exchange.ended:
             with anyio.CancelScope() as waiting:
                 self.exchange.on_end = waiting.cancel

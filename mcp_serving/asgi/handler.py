@@ -19,6 +19,7 @@ from mcp_serving.asgi.guard import ASGIApp, Guard, Receive, Scope, Send, respond
 from mcp_serving.asgi.sessions import Bounds, SessionEvents, Sessions
 from mcp_serving.runtime import Runtime
 from mcp_serving.tools.discovery import discover
+from mcp_serving.tools.threads import thread_of_its_own
 
 if TYPE_CHECKING:
     from django.urls import URLPattern
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
     from mcp_serving.asgi.refusal import Refusal
 
 logger = logging.getLogger(__name__)
+
+_SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +69,8 @@ class StreamableHTTPHandler:
             user, which is then ``scope["user"]``; for None and for inactive users the token is refused.
         max_sessions_per_user: how many sessions one user or token may have open at once; None for any number.
             ``max_sessions`` of the SDK bounds all of them.
-        max_streams_per_session: how many requests of one session may be open at once, or, at 2026-07-28,
-            ``subscriptions/listen`` streams of one user or token; None for any number.
+        max_streams_per_session: how many calls of one session may run at once, and how many streams it may have;
+            at 2026-07-28, how many ``subscriptions/listen`` streams one user or token; None for any number.
         max_header_size: bytes of all names and values of a request's headers together; None for any number.
         **options: the options of the SDK's ``streamable_http_app()``, passed on unchanged:
             ``stateless_http``, ``json_response``, ``event_store``, ``session_idle_timeout`` (seconds),
@@ -217,13 +220,24 @@ class StreamableHTTPHandler:
             or self.access.refusal(scope)
         )
 
+    def _refusal_on_another_route(self, scope: Scope) -> Refusal | None:
+        """The same for what the SDK keeps open to everybody: a page of any origin may read it, and change nothing."""
+        return (
+            self._bounds.refusal(scope)
+            or (hosts.refusal(scope, any_origin=scope["method"] in _SAFE_METHODS) if self._checks_hosts else None)
+            or self.access.refusal_if_unstated()
+        )
+
     async def _serve_other_route(self, route: Route, scope: Scope, receive: Receive, send: Send) -> None:
         async def serve(scope: Scope, receive: Receive, send: Send) -> None:
-            if mounted := await self._mounted_or_503(send):
+            if refused := self._refusal_on_another_route(scope):
+                await refused.send(scope, send)
+            elif mounted := await self._mounted_or_503(send):
                 below = {**scope, "root_path": _root_path(scope["path"], route)}
                 access.begin_request()
                 with suppress(VerifierFailed):  # which Starlette has answered, and raises again
-                    await mounted.app(below, receive, send)
+                    async with thread_of_its_own():
+                        await mounted.app(below, receive, send)
 
         _leave_doubled_slash_to_django(scope)
         await self._guarded(serve, scope, receive, send)
@@ -264,13 +278,15 @@ class StreamableHTTPHandler:
             app.add_exception_handler(Exception, access.answer_to_error)
         manager = self._mcp.session_manager
         # Innermost, where it is known who calls.
-        manager.asgi_app = Sessions(manager, self._bounds)  # type: ignore[assignment]
+        self._sessions = Sessions(manager, self._bounds)
+        manager.asgi_app = self._sessions  # type: ignore[assignment]
         return app, manager
 
     @asynccontextmanager
     async def _run(self, view: LowLevelServer[Any]) -> AsyncIterator[Mounted]:
         app, manager = self._built or self._build()
         self._built = None  # a session manager runs once
+        view.middleware.insert(1, self._sessions.bounded)
         manager.app = view
         async with manager.run():
             yield Mounted(app, sdk.mcp_endpoint(app, self.options))

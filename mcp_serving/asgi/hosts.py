@@ -15,15 +15,15 @@ from mcp_serving.asgi.refusal import Refusal
 _TOLD = "The server's settings do not allow this {}."
 
 
-def refusal(scope: Scope) -> Refusal | None:
-    """Why this request is refused; None if it may pass."""
+def refusal(scope: Scope, *, any_origin: bool = False) -> Refusal | None:
+    """Why this request is refused; None if it may pass. With ``any_origin``, its Host alone counts."""
     request = _ScopeRequest(scope)
     try:
         host = request.get_host()
     except DisallowedHost as error:
         return Refusal(421, _TOLD.format("Host"), str(error).removesuffix("."))
     origin = request.META.get("HTTP_ORIGIN")
-    if origin is None or origin == f"{request.scheme}://{host}" or _is_trusted(origin):
+    if any_origin or origin is None or origin == f"{request.scheme}://{host}" or _is_trusted(origin):
         return None
     return Refusal(403, _TOLD.format("Origin"), f"Origin {origin!r} is neither this host nor in CSRF_TRUSTED_ORIGINS")
 

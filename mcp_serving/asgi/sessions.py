@@ -12,13 +12,16 @@ from collections import Counter
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from django.core.signing import BadSignature, Signer
 from mcp.server.auth.middleware.auth_context import get_access_token
+from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
 from mcp.server.auth.provider import principal_components
 from mcp.server.streamable_http import LAST_EVENT_ID_HEADER, MCP_SESSION_ID_HEADER, EventStore
+from mcp.shared.exceptions import MCPError
 from mcp.shared.inbound import MCP_METHOD_HEADER, MCP_PROTOCOL_VERSION_HEADER
+from mcp_types import INTERNAL_ERROR
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 
 from mcp_serving import sdk
@@ -29,6 +32,7 @@ from mcp_serving.asgi.refusal import Refusal
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
     from mcp.server.streamable_http import EventCallback, EventMessage
     from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
     from mcp_types import JSONRPCMessage
@@ -48,8 +52,8 @@ class Bounds:
     Args:
         sessions_per_user: open sessions of one user or token. Those of anonymous callers are only bounded
             all together, by the SDK's ``max_sessions``.
-        streams_per_session: requests of one session that are being answered, streams among them; at 2026-07-28,
-            which has no sessions, the ``subscriptions/listen`` streams of one user or token.
+        streams_per_session: calls of one session that run, and as many streams (GET); at 2026-07-28, which has no
+            sessions, the ``subscriptions/listen`` streams of one user or token.
         header_size: bytes of a request's headers, names and values.
 
     Raises:
@@ -112,7 +116,8 @@ class Sessions:
     ) -> None:
         headers = [(name, value) for name, value in scope["headers"] if name != _HEADER]
         headers.append((_HEADER, session.id.encode()))
-        with self._stream(session.id if session.nonce else None) as free, session.at_hand():
+        # What its calls are, the middleware below counts: answers, notifications and the end of a session have room.
+        with self._stream(session.nonce if scope["method"] == "GET" else None) as free, session.at_hand():
             if free:
                 send = self._knowing_the_end(session, session.signing(send, owner))
                 await self._app({**scope, "headers": headers}, receive, send)
@@ -139,11 +144,20 @@ class Sessions:
 
     # Bounds
 
+    async def bounded(self, ctx: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:
+        """An MCP middleware: so many calls of a session run at once, whether their client still waits or has left."""
+        nonce = _nonce.get()
+        is_call = ctx.request_id is not None and ctx.method != "ping"
+        with self._stream(f"calls of {nonce}" if nonce and is_call else None) as free:
+            if not free:
+                raise MCPError(INTERNAL_ERROR, "Too many calls of this session are running.")
+            return await call_next(ctx)
+
     @contextmanager
     def _stream(self, holder: str | None) -> Iterator[bool]:
-        """Whether there is room for one more stream of this holder, which is then taken."""
+        """Whether there is room for one more stream, or call, of this holder, which is then taken."""
         most = self._bounds.streams_per_session
-        if holder is None or most is None:
+        if not holder or most is None:
             yield True
         elif self._streams[holder] >= most:
             yield False
@@ -191,11 +205,15 @@ def principal(scope: Scope) -> str | None:
     """Who calls, as far as anybody can tell: a user, a token, both. None for an anonymous caller."""
     token = get_access_token()
     user = scope.get("user")
-    parts = [
-        None if token is None else principal_components(token),
-        str(user.pk) if user is not None and hasattr(user, "pk") and user.is_authenticated else None,
-    ]
+    known = user is not None and user.is_authenticated and not isinstance(user, AuthenticatedUser)
+    parts = [None if token is None else principal_components(token), _name_of(user) if known else None]
     return repr(parts) if any(part is not None for part in parts) else None
+
+
+def _name_of(user: Any) -> str:
+    """What tells a user from others: for a user who is no model, as Starlette's are not, what they are called."""
+    key = getattr(user, "pk", None) or getattr(user, "display_name", None)
+    return repr(user) if key is None else str(key)
 
 
 def _is_of_an_older_client(scope: Scope) -> bool:
@@ -314,7 +332,7 @@ _TOO_MANY_SESSIONS = Refusal(
 )
 _TOO_MANY_STREAMS = Refusal(
     429,
-    "Too many requests of this session are open.",
-    "as many requests of its session are open as max_streams_per_session allows",
+    "Too many streams are open.",
+    "its session, or its user, has as many streams as max_streams_per_session allows",
     headers=((b"retry-after", b"1"),),
 )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from django.conf import settings
 from django.contrib.auth import get_user_model
 from django.core.exceptions import ValidationError
-from django.db import Error, models, router
+from django.db import Error, connections, models, router, transaction
 from django.db.models import Q
 from django.utils import timezone
 from django.utils.crypto import constant_time_compare, get_random_string
@@ -192,8 +192,16 @@ class Token(models.Model):
         before = now - LAST_USED_PRECISION
         if self.last_used is not None and self.last_used > before:
             return
+        database = router.db_for_write(Token)
         due = Q(last_used=None) | Q(last_used__lte=before)  # asked again: other workers have read the same row
+        rows = Token.objects.using(database).filter(due, pk=self.pk)
         try:
-            Token.objects.filter(due, pk=self.pk).update(last_used=now)
-        except Error as error:  # a lock, a database that is read-only for a while: the token is valid all the same
+            with transaction.atomic(using=database):
+                # A row that somebody has locked is not waited for: each lookup would hold a thread meanwhile.
+                if connections[database].features.has_select_for_update_skip_locked:
+                    rows = rows.filter(
+                        pk__in=list(rows.select_for_update(skip_locked=True).values_list("pk", flat=True))
+                    )
+                rows.update(last_used=now)
+        except Error as error:  # a database that is read-only for a while: the token is valid all the same
             logger.warning("The last use of the token %s could not be noted: %s", self.prefix, error)

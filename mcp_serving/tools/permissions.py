@@ -52,7 +52,11 @@ class Permissions:
         named = {key: each for key, each in asked.items() if not callable(each)}
         verdicts: dict[int, bool] = {}
         if named or is_of_the_process(user):
-            user, verdicts = await self._threads.look_up(_has_perms, user, named)
+            try:
+                user, verdicts = await self._threads.look_up(_has_perms, user, named)
+            except Exception:
+                _log_as_refused()
+                return dict.fromkeys(asked, False)
         # Django's backends say no to an inactive user; a callable might not.
         if user is None or (user.is_authenticated and not user.is_active):
             return dict.fromkeys(asked, False)
@@ -68,7 +72,7 @@ class Permissions:
         except PermissionDenied:
             return False
         except Exception:
-            logger.exception("A permission could not be found out; it counts as refused.")
+            _log_as_refused()
             return False
 
 
@@ -76,6 +80,19 @@ def _has_perms(user: Any, asked: dict[int, tuple[str, ...]]) -> tuple[Any, dict[
     """The user as the database knows them now, None if it no longer does; and what they may."""
     if is_of_the_process(user):
         user = user._meta.default_manager.filter(pk=user.pk).first()
-    # A user model without PermissionsMixin grants nobody a permission.
+    return user, {key: _has_all(user, names) for key, names in asked.items()}
+
+
+def _has_all(user: Any, names: tuple[str, ...]) -> bool:
     has_perms = getattr(user, "has_perms", None)
-    return user, {key: has_perms is not None and has_perms(names) for key, names in asked.items()}
+    if has_perms is None:  # a user model without PermissionsMixin grants nobody a permission
+        return False
+    try:
+        return bool(has_perms(names))
+    except Exception:  # of a backend: what else there is stays as it is
+        _log_as_refused()
+        return False
+
+
+def _log_as_refused() -> None:
+    logger.exception("A permission could not be found out; it counts as refused.")

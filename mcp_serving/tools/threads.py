@@ -33,7 +33,7 @@ _holds_a_thread: ContextVar[bool] = ContextVar("mcp_serving.holds_a_thread", def
 """True within a sync function in the pool, and in what it calls through ``async_to_sync``."""
 
 
-LOOKUP_THREADS = 4
+LOOKUP_THREADS = 8
 """How many lookups (permissions, answered questions) may run at once: each is a short query."""
 
 

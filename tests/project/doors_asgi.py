@@ -107,7 +107,13 @@ handlers = {
     "json": StreamableHTTPHandler(server, public=True, json_response=True),
     "fleeting": StreamableHTTPHandler(server, public=True, session_idle_timeout=0.3),
     "bounded": StreamableHTTPHandler(
-        server, auth=Tokens(), max_sessions_per_user=2, max_streams_per_session=2, max_header_size=4000, max_sessions=4
+        server,
+        auth=Tokens(),
+        event_store=InMemoryEventStore(),
+        max_sessions_per_user=2,
+        max_streams_per_session=2,
+        max_header_size=4000,
+        max_sessions=4,
     ),
 }
 without_users = StreamableHTTPHandler(server, login_required=True)

@@ -1,9 +1,10 @@
 from __future__ import annotations
 
 import re
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
+from django.conf import settings
 from django.contrib.auth import get_user_model
 from django.core.exceptions import ValidationError
 from django.core.management.base import BaseCommand, CommandError, CommandParser
@@ -65,12 +66,12 @@ class Command(BaseCommand):
             token, text = Token.objects.issue(user, name=options["name"], scopes=options["scopes"], expires=expires)
         except ValidationError as error:
             raise CommandError(" ".join(error.messages)) from error
+        self.stdout.write(text)  # first: it is saved, and nobody could ever find it out again
         self.stderr.write(
             f"{token} of {user.get_username()}, scopes: {token.scope or 'none'}, expires: {_shown(expires)}. "
             "The token on standard output is not stored, and cannot be shown again.",
             lambda line: line,  # without the style of an error
         )
-        self.stdout.write(text)
 
     def _list(self, options: dict[str, Any]) -> None:
         tokens = Token.objects.select_related("user")
@@ -131,8 +132,11 @@ def _moment(given: str) -> datetime | None:
         moment = parse_datetime(given)
         if moment is None and (day := parse_date(given)):
             moment = datetime(day.year, day.month, day.day)
+        if moment is not None and settings.USE_TZ:
+            moment = timezone.make_aware(moment) if timezone.is_naive(moment) else moment
+            return moment.astimezone(UTC)  # what cannot be said in UTC, no database keeps
         if moment is not None:
-            return timezone.make_aware(moment) if timezone.is_naive(moment) else moment
+            return moment if timezone.is_naive(moment) else timezone.make_naive(moment)
     except (ValueError, OverflowError):  # the 30th of February, a million years
         pass
     raise CommandError(
@@ -142,4 +146,7 @@ def _moment(given: str) -> datetime | None:
 
 
 def _shown(moment: datetime | None) -> str:
-    return "never" if moment is None else timezone.localtime(moment).strftime("%Y-%m-%d %H:%M %Z")
+    if moment is None:
+        return "never"
+    local = timezone.localtime(moment) if timezone.is_aware(moment) else moment
+    return local.strftime("%Y-%m-%d %H:%M %Z").rstrip()
