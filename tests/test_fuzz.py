@@ -1,6 +1,6 @@
 """Hostile and broken requests by the thousand, as a web server would bring them: nothing fails, nothing stays behind.
 
-They are the same in each run; ``make fuzz`` sends others, and more. With tests/test_fuzz_wire.py they are 20,000.
+They are the same in each run; ``make fuzz`` sends others, and more.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ import pytest
 from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
 from mcp.server.streamable_http import StreamableHTTPServerTransport
+from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 
+from mcp_serving import sdk
 from mcp_serving.asgi import lifecycle
 from mcp_serving.runtime import runtimes
 from tests import in_django  # noqa: F401 - sets Django up
@@ -30,7 +32,7 @@ from tests.harness import INITIALIZE, INITIALIZED, call
 from tests.project import fuzzed_asgi
 from tests.raw_http import headers_of
 
-REQUESTS = int(os.environ.get("FUZZ_REQUESTS", "18000"))
+REQUESTS = int(os.environ.get("FUZZ_REQUESTS", "20000"))
 """So many at least, shared out to the handlers."""
 SEED = int(os.environ.get("FUZZ_SEED", "0"))
 DEADLINE = 20.0
@@ -49,7 +51,7 @@ def fuzz(
 ) -> None:
     """Run with values of the strategy until it is done; a value that fails is made small before it is shown."""
     options = settings(
-        max_examples=500, deadline=None, database=None, print_blob=False, suppress_health_check=list(HealthCheck)
+        max_examples=200, deadline=None, database=None, print_blob=False, suppress_health_check=list(HealthCheck)
     )
     for number in itertools.count(10_000 * SEED + 1000 * series):
         if done():
@@ -245,12 +247,15 @@ class Fuzzed:
 
     async def _held(self) -> tuple[int, int, int]:
         """Tasks, sessions and exchanges, once what ends by itself has ended."""
+        managers = [each for each in gc.get_objects() if isinstance(each, StreamableHTTPSessionManager)]
         for _ in range(100):
             await asyncio.sleep(0.1)
-            gc.collect()
-            sessions = sum(isinstance(each, StreamableHTTPServerTransport) for each in gc.get_objects())
+            sessions = sum(len(sdk.open_sessions(manager)) for manager in managers)
             if not sessions:
                 break
+        gc.collect()
+        # What served a session last, such as a thread, may still refer to it.
+        assert sum(isinstance(each, StreamableHTTPServerTransport) for each in gc.get_objects()) < 10
         return len(asyncio.all_tasks()), sessions, sum(len(runtime.ledger.left) for runtime in runtimes())
 
 
