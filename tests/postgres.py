@@ -110,6 +110,13 @@ class PostgreSQL:
             holder.execute("SELECT pg_advisory_lock(%s)", [LATCH])
             yield
 
+    @contextmanager
+    def locked(self, table: str) -> Iterator[None]:
+        """Hold a lock on each row of a table, until the block is left."""
+        with self._connect("project") as holder, holder.transaction():
+            holder.execute(f"SELECT 1 FROM {table} FOR UPDATE")
+            yield
+
     def rows(self, name: str) -> int:
         """How many rows of this name the project has committed."""
         with self._connect("project") as look:

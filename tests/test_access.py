@@ -37,6 +37,7 @@ def test_without_debug_a_handler_that_says_nothing_refuses_everybody_and_says_wh
             refused = httpx2.post(f"{address}/mcp", json=INITIALIZE, headers=headers_of(INITIALIZE))
             assert refused.status_code == 403
             assert refused.content == b"This MCP endpoint is not open: its handler does not say who may call.\n"
+            assert httpx2.get(f"{address}/health").status_code == 403
         process.wait_for("give it public=True, login_required=True or auth=")
         assert process.errors.count("does not say who may call") == 1
     with serving(server, "tests.project.unstated", env={"TEST_DEBUG": "1"}) as (_, address):
@@ -208,6 +209,13 @@ def test_a_token_on_a_route_of_the_servers_own_is_looked_at_and_not_needed(doors
     assert httpx2.get(url).content == b"well"
     assert httpx2.get(url, headers=bearer("ann-token")).content == b"well"
     assert httpx2.get(url, headers=bearer("boom-health")).status_code == 503
+
+
+def test_a_route_of_the_servers_own_has_the_rules_of_host_and_origin(doors: Doors) -> None:
+    url, elsewhere = f"{doors.address}/health", {"Origin": "https://evil.example"}
+    assert httpx2.get(url, headers={"Host": "evil.example"}).status_code == 421
+    assert httpx2.get(url, headers=elsewhere).status_code == 200  # as the document about the resource may be read
+    assert httpx2.post(url, headers={**elsewhere, **logged_in("ann")}).status_code == 403
 
 
 def test_a_user_lookup_that_raises_is_503_too() -> None:

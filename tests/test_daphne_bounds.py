@@ -80,6 +80,12 @@ def served() -> Iterator[tuple[Process, str]]:
         yield served
 
 
+def test_a_root_path_of_a_clients_own_counts_for_nothing(served: tuple[Process, str]) -> None:
+    for root_path in (b"/elsewhere", b"/\xff"):
+        head = b"GET /quick/ HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nDaphne-Root-Path: " + root_path
+        assert exchange(served[1], head + b"\r\n\r\n").startswith(b"HTTP/1.1 200 ")
+
+
 # Bodies
 
 

@@ -6,16 +6,20 @@ import asyncio
 import json
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, asynccontextmanager
 from typing import Any
 
 import anyio
+import httpx2
 import pytest
 from mcp import Client
 from mcp_types import ElicitResult, TextContent, TextResourceContents
 
 from tests.harness import DEADLINE, MODERN_META, Events, parameters, serving_http
+from tests.harness import call as message_of
 from tests.postgres import PostgreSQL
+from tests.raw_http import headers_of
 
 MAX_THREADS = 4
 TRANSPORTS = ["http", "stdio"]
@@ -421,6 +425,38 @@ def test_atomic_requests_wraps_each_sync_function_as_it_does_a_view(postgres: Po
 
     anyio.run(run)
     assert postgres.rows("with ATOMIC_REQUESTS") == 1
+
+
+# Who calls
+
+
+def called_with(address: str, path: str, token: str = "any") -> int:
+    """The status of a call of a tool that uses no database."""
+    message = message_of("one", "no_database", modern=True)
+    headers = {**headers_of(message), "Authorization": f"Bearer {token}"}
+    return httpx2.post(address + path, json=message, headers=headers, timeout=DEADLINE).status_code
+
+
+@pytest.mark.parametrize("path", ["/by-token", "/by-token-async"])
+def test_the_user_of_a_token_is_found_after_the_database_has_ended_every_connection(
+    postgres: PostgreSQL, path: str
+) -> None:
+    with serving_http(env=postgres.env()) as (_, address):
+        for _ in range(3):
+            assert called_with(address, path) == 200
+            assert httpx2.get(f"{address}/backend").status_code == 200
+            anyio.run(postgres.reaches, 0)
+            anyio.run(postgres.end_connections)
+
+
+@pytest.mark.parametrize("path", ["/by-token", "/by-token-async"])
+def test_a_slow_lookup_of_a_user_holds_up_nobody_else(postgres: PostgreSQL, path: str) -> None:
+    with serving_http(env=postgres.env()) as (_, address), ThreadPoolExecutor(5) as clients:
+        with postgres.latched():
+            slow = [clients.submit(called_with, address, path, "slow") for _ in range(5)]
+            anyio.run(postgres.held_up, 5)
+            assert called_with(address, path) == 200
+        assert [each.result() for each in slow] == [200] * 5
 
 
 # What it costs

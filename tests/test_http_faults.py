@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 
 import anyio
 import pytest
+from channels.routing import ProtocolTypeRouter, URLRouter
 
 from mcp_serving.asgi.guard import Guard
 from mcp_serving.ledger import Ledger
@@ -213,3 +214,23 @@ def test_receive_repeats_the_disconnect() -> None:
 
     anyio.run(talk)
     assert received == ["http.request", "http.disconnect", "http.disconnect", "http.disconnect"]
+
+
+def test_a_websocket_that_nobody_serves_is_refused_in_one_line(caplog: pytest.LogCaptureFixture) -> None:
+    sent: list[Any] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    async def receive() -> Any:
+        return {"type": "websocket.connect"}
+
+    async def work() -> None:
+        application = ProtocolTypeRouter({"http": URLRouter([])})
+        await Guard(application, Ledger())({"type": "websocket", "path": "/mcp", "headers": []}, receive, send)
+
+    anyio.run(work)
+    assert sent == [{"type": "websocket.close"}]
+    [record] = caplog.records
+    assert record.getMessage().startswith("Refused a WebSocket for '/mcp': No application configured for scope type")
+    assert record.exc_info is None

@@ -10,7 +10,9 @@ from typing import Any
 import httpx2
 import pytest
 from mcp.server.streamable_http import MCP_SESSION_ID_HEADER
+from starlette.authentication import SimpleUser, UnauthenticatedUser
 
+from mcp_serving.asgi.sessions import principal
 from tests.doors import Doors, bearer, logged_in
 from tests.harness import DEADLINE, INITIALIZE, INITIALIZED, call, wait_until
 from tests.http_client import listen
@@ -163,6 +165,13 @@ def test_a_user_who_is_deactivated_has_lost_the_session(doors: Doors) -> None:
         assert attempted(doors, "/login", how, cookie, by_cookie)[0] == 401
         assert attempted(doors, "/token", how, token, by_token)[0] == 401
     User.objects.filter(username="leaver").delete()
+
+
+def test_users_who_are_no_models_are_told_apart_too() -> None:
+    alice, mallory = principal({"user": SimpleUser("alice")}), principal({"user": SimpleUser("mallory")})
+    assert alice == principal({"user": SimpleUser("alice")})
+    assert len({alice, mallory, principal({}), principal({"user": UnauthenticatedUser()})}) == 3
+    assert principal({}) is None
 
 
 def test_two_session_ids_in_one_request_are_none(doors: Doors) -> None:

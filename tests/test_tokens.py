@@ -402,23 +402,41 @@ def test_a_database_that_is_down_is_raised(monkeypatch: pytest.MonkeyPatch) -> N
         verified(RIGHT)
 
 
-def test_connections_are_bounded_never_stale_and_not_left_open(postgres: PostgreSQL) -> None:
-    apps = ["django.contrib.contenttypes", "django.contrib.auth", "mcp_serving.tokens"]
-    servers = {"SERVER": "tests.project.tokens.server", "HTTP_SERVER": "tests.project.tokens.build_daphne"}
-    changes = {"TEST_APPS": json.dumps(apps), "TEST_MCP_SERVING": json.dumps(servers)}
-    closing_env, keeping_env = (postgres.env(CONN_MAX_AGE=age) | changes for age in (0, 60))
+ON_POSTGRES = {
+    "TEST_APPS": json.dumps(["django.contrib.contenttypes", "django.contrib.auth", "mcp_serving.tokens"]),
+    "TEST_MCP_SERVING": json.dumps(
+        {"SERVER": "tests.project.tokens.server", "HTTP_SERVER": "tests.project.tokens.build_daphne"}
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def text_on_postgres(postgres: PostgreSQL) -> str:
+    """A token in the database there."""
+    env = environment(**postgres.env() | ON_POSTGRES)
     create_user = "from django.contrib.auth.models import User; User.objects.create_user('token-user')"
     for command in (["migrate", "--verbosity", "0"], ["shell", "--verbosity", "0", "-c", create_user]):
-        subprocess.run([*MANAGE, *command], env=environment(**closing_env), cwd=ROOT, check=True)
+        subprocess.run([*MANAGE, *command], env=env, cwd=ROOT, check=True)
     create = [*MANAGE, "mcptoken", "create", "token-user"]
-    text = subprocess.run(
-        create, env=environment(**closing_env), cwd=ROOT, check=True, capture_output=True, text=True
-    ).stdout.strip()
+    return subprocess.run(create, env=env, cwd=ROOT, check=True, capture_output=True, text=True).stdout.strip()
+
+
+def test_a_row_that_is_locked_is_not_waited_for(postgres: PostgreSQL, text_on_postgres: str) -> None:
+    with (
+        serving_http(env=postgres.env() | ON_POSTGRES) as (_, address),
+        postgres.locked("mcp_tokens_token"),
+    ):
+        for _ in range(3):  # each asks several times: more often than there are threads for it
+            assert anyio.run(principal, f"{address}/mcp", text_on_postgres)[2] == "token-user"
+
+
+def test_connections_are_bounded_never_stale_and_not_left_open(postgres: PostgreSQL, text_on_postgres: str) -> None:
+    closing_env, keeping_env = (postgres.env(CONN_MAX_AGE=age) | ON_POSTGRES for age in (0, 60))
 
     async def call_in_parallel(address: str) -> None:
         async with anyio.create_task_group() as group:
             for _ in range(20):
-                group.start_soon(principal, f"{address}/mcp", text)
+                group.start_soon(principal, f"{address}/mcp", text_on_postgres)
 
     with serving_http(env=closing_env) as (_, address):
         anyio.run(call_in_parallel, address)

@@ -72,9 +72,21 @@ def test_a_date_is_its_first_moment_and_a_time_is_in_the_projects_time_zone(give
     assert token.expires == datetime.fromisoformat(expires)
 
 
+def test_without_time_zones_every_action_works_too() -> None:
+    for expires in ("90d", "2099-01-31", "2099-01-31T12:30+02:00", "never"):
+        done = mcptoken("create", "ann", "--name", "zoneless", "--expires", expires, TEST_USE_TZ="0")
+        assert (done.returncode, len(done.stdout)) == (0, 61), done.stderr
+    listed = mcptoken("list", TEST_USE_TZ="0")
+    assert listed.returncode == 0, listed.stderr
+    assert listed.stdout.count("zoneless") == 4
+    assert "2099-01-31 00:00" in listed.stdout
+    Token.objects.filter(name="zoneless").delete()
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        (["ann", "--expires", "9999-12-31T23:00"], "--expires '9999-12-31T23:00' is no time: "),
         (["stranger"], "There is no user 'stranger': give the username of one that exists."),
         (["gone"], "'gone' is not active: the token would not work."),
         (["ann", "--expires", "soon"], "--expires 'soon' is no time: give one from now (12h, 30d, 8w), a date or "),

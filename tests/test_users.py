@@ -260,6 +260,30 @@ def test_who_is_deactivated_or_demoted_meanwhile_may_no_more(user_of_the_test: A
     run(work)
 
 
+class Raising(User):
+    class Meta:
+        proxy = True
+        app_label = "auth"
+
+    def has_perms(self, *args: Any) -> bool:
+        raise RuntimeError("password of the database")
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_permission_that_cannot_be_looked_up_is_refused_and_tells_nothing(mode: Any) -> None:
+    made = MCPServer("server")
+    made.add_tool(describe, "named", permission="auth.view_user")
+    made.add_tool(describe, "for_everybody")
+
+    async def work() -> None:
+        async with client(made, user=Raising(username="any"), mode=mode) as session:
+            assert [tool.name for tool in (await session.list_tools()).tools] == ["for_everybody"]
+            refused = await session.call_tool("named", {})
+            assert refused.content[0].text == "Unknown tool: named"  # type: ignore[union-attr]
+
+    run(work)
+
+
 @pytest.fixture
 def user_of_the_test() -> Iterator[Any]:
     user = User.objects.create_user("for_this_test", is_superuser=True, is_staff=True)

@@ -196,12 +196,12 @@ class Token(models.Model):
         due = Q(last_used=None) | Q(last_used__lte=before)  # asked again: other workers have read the same row
         rows = Token.objects.using(database).filter(due, pk=self.pk)
         try:
-            with transaction.atomic(using=database):
-                # A row that somebody has locked is not waited for: each lookup would hold a thread meanwhile.
-                if connections[database].features.has_select_for_update_skip_locked:
-                    rows = rows.filter(
-                        pk__in=list(rows.select_for_update(skip_locked=True).values_list("pk", flat=True))
-                    )
+            if not connections[database].features.has_select_for_update_skip_locked:
                 rows.update(last_used=now)
+                return
+            # A row that somebody has locked is not waited for: each lookup would hold a thread meanwhile.
+            with transaction.atomic(using=database):
+                if rows.select_for_update(skip_locked=True).first() is not None:
+                    rows.update(last_used=now)
         except Error as error:  # a database that is read-only for a while: the token is valid all the same
             logger.warning("The last use of the token %s could not be noted: %s", self.prefix, error)

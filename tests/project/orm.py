@@ -14,7 +14,9 @@ from typing import Annotated, Any
 from django.db import connection, models, transaction
 from django.db.backends.signals import connection_created
 from django.db.models import Func, QuerySet, Value
+from mcp.server.auth.provider import AccessToken
 from mcp.server.mcpserver import Resolve
+from starlette.responses import PlainTextResponse
 
 from mcp_serving.tools.server import MCPServer
 from tests.project.events import note
@@ -268,6 +270,39 @@ def sync_without_database() -> None:
     """Only the hop that a sync function costs anyway."""
 
 
+# Who calls, found with the ORM
+
+
+class Caller:
+    """A user, as far as a token needs one."""
+
+    pk = 1
+    is_active = is_authenticated = True
+    is_anonymous = False
+
+
+class AnyToken:
+    """ "slow" waits for the latch, any other token does not."""
+
+    async def verify_token(self, token: str) -> AccessToken | None:
+        return AccessToken(token=token, client_id=token, scopes=[])
+
+
+def find_user(token: AccessToken) -> Caller:
+    query(token.token == "slow")
+    return Caller()
+
+
+async def afind_user(token: AccessToken) -> Caller:
+    await aquery(token.token == "slow")
+    return Caller()
+
+
+@server.custom_route("/backend", methods=["GET"])
+async def backend(request: Any) -> PlainTextResponse:
+    return PlainTextResponse(str(await aquery(False)))
+
+
 def build_daphne() -> Any:
     import json
 
@@ -278,6 +313,11 @@ def build_daphne() -> Any:
     from mcp_serving import StreamableHTTPHandler
 
     get_asgi_application()
-    handler = StreamableHTTPHandler(server)
-    application = ProtocolTypeRouter({"http": URLRouter(handler.urlpatterns("mcp"))})
+    handlers = {
+        "mcp": StreamableHTTPHandler(server),
+        "by-token": StreamableHTTPHandler(server, auth=AnyToken(), user_for_token=find_user),
+        "by-token-async": StreamableHTTPHandler(server, auth=AnyToken(), user_for_token=afind_user),
+    }
+    routes = [route for path, handler in handlers.items() for route in handler.urlpatterns(path)]
+    application = ProtocolTypeRouter({"http": URLRouter(routes)})
     return Server(application=application, endpoints=json.loads(os.environ["TEST_ENDPOINTS"]))

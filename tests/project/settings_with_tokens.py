@@ -1,5 +1,7 @@
 """The test project with users, their tokens, and the admin."""
 
+import os
+
 from tests.project.settings_with_users import *  # noqa: F403
 from tests.project.settings_with_users import INSTALLED_APPS
 
@@ -26,3 +28,4 @@ TEMPLATES = [
 STATIC_URL = "static/"
 ROOT_URLCONF = "tests.project.urls_with_admin"
 MCP_SERVING = {"SERVER": "tests.project.tokens.server", "HTTP_SERVER": "tests.project.tokens.build_daphne"}
+USE_TZ = os.environ.get("TEST_USE_TZ", "1") == "1"

@@ -134,7 +134,8 @@ def _moment(given: str) -> datetime | None:
             moment = datetime(day.year, day.month, day.day)
         if moment is not None and settings.USE_TZ:
             moment = timezone.make_aware(moment) if timezone.is_naive(moment) else moment
-            return moment.astimezone(UTC)  # what cannot be said in UTC, no database keeps
+            moment.astimezone(UTC)  # raises where no database could keep it
+            return moment
         if moment is not None:
             return moment if timezone.is_naive(moment) else timezone.make_naive(moment)
     except (ValueError, OverflowError):  # the 30th of February, a million years
