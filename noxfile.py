@@ -18,18 +18,17 @@ LOWEST = {
 """As pyproject.toml allows: a test compares them."""
 
 PARTS = [
-    "tests/test_access.py",
     "tests/test_gate.py",
-    "tests/test_lifespan.py",
     "tests/test_mcpserver.py",
     "tests/test_mount.py",
     "tests/test_sdk_boundary.py",
-    "tests/test_server_run.py",
+    "tests/test_sessions.py",
     "tests/test_stdio.py",
     "tests/test_threads.py",
+    "tests/test_tokens_admin.py",
     "tests/test_users.py",
 ]
-"""Tests of what a version may break, in about a minute; the whole suite: `nox -- tests`."""
+"""Tests of what a version may break, in less than a minute; the whole suite: `nox -- tests`."""
 
 
 @nox.session
