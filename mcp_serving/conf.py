@@ -135,6 +135,7 @@ def _only_imports(filename: str) -> bool:
         Path(__file__).parent in Path(filename).parents
         or filename == module_loading.__file__
         or "importlib" in filename
+        or filename.startswith("<")  # what a dataclass has for __init__
     )
 
 

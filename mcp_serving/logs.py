@@ -21,6 +21,16 @@ def escaped(text: str) -> str:
     return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)
 
 
+def escaped_lines(text: str) -> str:
+    """A traceback: its lines stay lines, and what an exception quotes in one of them is no longer than a message."""
+    return "\n".join(map(_cut, text.split("\n")))
+
+
+def _cut(text: str) -> str:
+    more = len(text) - LONGEST
+    return escaped(text[:LONGEST]) + (f"... and {more} characters more" if more > 0 else "")
+
+
 def keep_lines_whole() -> None:
     """Put the filter on the loggers that exist by now; once is enough for each."""
     for name in list(logging.root.manager.loggerDict):
@@ -34,12 +44,9 @@ def _one_line(record: logging.LogRecord) -> bool:
     except Exception:  # a mistake in the call, which the handlers report
         return True
     if len(message) > LONGEST or not message.isprintable():
-        more = len(message) - LONGEST
-        record.msg = escaped(message[:LONGEST]) + (f"... and {more} characters more" if more > 0 else "")
-        record.args = ()
+        record.msg, record.args = _cut(message), ()
     if record.exc_info:
-        # The lines of a traceback stay lines; what an exception quotes in them may be a client's.
         text = logging.Formatter().formatException(record.exc_info)
-        if not text.replace("\n", "").isprintable():
-            record.exc_text = "\n".join(map(escaped, text.split("\n")))
+        if (kept := escaped_lines(text)) != text:
+            record.exc_text = kept
     return True

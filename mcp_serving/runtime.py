@@ -28,6 +28,9 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+RESTART_SECONDS = 5.0
+"""How long session managers may take to be left when their lifespan has ended by itself."""
+
 CANCELLED_SECONDS = 0.1
 """How long something that was cancelled may take to notice, before the shutdown goes on without it."""
 
@@ -103,8 +106,7 @@ class Held(Generic[T]):
                 self._broke(None)
 
     def _broke(self, error: BaseException | None) -> None:
-        owner = asyncio.current_task()
-        if owner is None or not owner.cancelling():  # which all tasks are when their event loop ends
+        if not _is_being_cancelled():
             logger.error("The %s has ended by itself.", self._name, exc_info=error)
         self._entered = self._owner = None
         if self._on_broken is not None:
@@ -136,6 +138,12 @@ class Held(Generic[T]):
         return in_time
 
 
+def _is_being_cancelled() -> bool:
+    """Whether the running task is, as all are when their event loop ends."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
 class Runtime:
     """One SDK server in one event loop: its lifespan, its ledger, and what was started on top of it.
 
@@ -153,6 +161,7 @@ class Runtime:
             "lifespan of the MCP server", lambda: server.lifespan(server), self._lifespan_broke
         )
         self._on_top: dict[Hashable, Held[Any]] = {}
+        self._leaving_on_top: asyncio.Future[None] | None = None
 
     @classmethod
     def of(cls, server: LowLevelServer[Any]) -> Runtime:
@@ -198,6 +207,8 @@ class Runtime:
         Raises:
             Exception: what the lifespan raised while it was left, or before, when it ended by itself.
         """
+        if self._leaving_on_top is not None:
+            await self._leaving_on_top
         await self.close_on_top(deadline, share=0.5)
         return await self.close_lifespan(deadline)
 
@@ -225,9 +236,12 @@ class Runtime:
         return in_time
 
     def _lifespan_broke(self, error: BaseException | None) -> None:
-        self._broken = error
         if self.on_broken is not None:
+            self._broken = error
             self.on_broken("the lifespan of the MCP server has ended by itself")
+        elif not _is_being_cancelled():
+            # Nobody ends the process: what stands on the lifespan ends too, and the next request starts it all again.
+            self._leaving_on_top = asyncio.ensure_future(self.close_on_top(Deadline(RESTART_SECONDS), share=1.0))
 
     async def _handle(self, ctx: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:
         """The outermost MCP middleware: tells the ledger what is running, and lets it be cancelled."""

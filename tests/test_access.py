@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,11 @@ from mcp.server.mcpserver import MCPServer
 from pydantic import AnyHttpUrl
 
 from mcp_serving import StreamableHTTPHandler
+from mcp_serving.asgi import lifecycle
+from tests import in_django
 from tests.asgi_servers import ALL, serving
 from tests.doors import Doors, bearer, logged_in, serving_doors
-from tests.harness import INITIALIZE
+from tests.harness import INITIALIZE, ROOT, call
 from tests.raw_http import headers_of, open_session
 from tests.test_settings import manage, settings
 
@@ -57,6 +60,55 @@ def test_without_debug_runmcp_does_not_start_with_such_a_handler_and_deploy_chec
     assert "(mcp_serving.E006) The StreamableHTTPHandler at /mcp does not say who may call" in check.stderr
     stated = manage("check", "--deploy", TEST_ASGI_APPLICATION="tests.project.stated.application")
     assert "E006" not in stated.stderr
+
+
+def test_the_oauth_snippet_of_the_page_serves_its_users_and_refuses_others(users: None) -> None:
+    page = (ROOT / "docs" / "security.md").read_text()
+    snippet = page.split("```python\n# mysite/oauth.py\n")[1].split("```")[0]
+    claims = {
+        "client_id": "app",
+        "scope": "orders:read",
+        "exp": int(time.time()) + 60,
+        "aud": "https://mcp.example.com/mcp",
+    }
+    tokens = {
+        "right": {**claims, "sub": "ann"},
+        "scopeless": {**claims, "sub": "ann", "scope": ""},
+        "of-nobody": {**claims, "sub": "stranger"},
+        "for-another-service": {**claims, "sub": "ann", "aud": "https://other.example.com"},
+    }
+
+    async def claims_of(token: str) -> Any:
+        return tokens.get(token)
+
+    names: dict[str, Any] = {"claims_of": claims_of}
+    exec(snippet, names)
+    server = MCPServer("x")
+    server.add_tool(in_django.close_connections, "any")
+    handler = StreamableHTTPHandler(
+        server, auth=names["auth"], token_verifier=names["Verifier"](), user_for_token=names["user_for_token"]
+    )
+
+    async def work() -> dict[str, int]:
+        transport = httpx2.ASGITransport(app=handler)  # type: ignore[arg-type]
+        message = {**call(1, "any", modern=True), "method": "tools/list"}
+        del message["params"]["name"], message["params"]["arguments"]
+        headers = headers_of(message)
+        async with httpx2.AsyncClient(transport=transport, base_url="http://localhost") as client:
+            found = {
+                token: (await client.post("/mcp", json=message, headers={**headers, **bearer(token)})).status_code
+                for token in (*tokens, "unknown")
+            }
+        await lifecycle.close()
+        return found
+
+    assert anyio.run(work) == {
+        "right": 200,
+        "scopeless": 403,
+        "of-nobody": 401,
+        "for-another-service": 401,
+        "unknown": 401,
+    }
 
 
 class Verifier:

@@ -277,7 +277,4 @@ def test_requests_near_to_valid_ones_neither_fail_nor_hang_nor_print_a_traceback
     before = fuzzed.loop.run_until_complete(fuzzed.use(path))
     fuzz(cases(path), fuzzed.run, lambda: fuzzed.requests[path] >= REQUESTS // len(PATHS), PATHS.index(path))
     assert fuzzed.loop.run_until_complete(fuzzed.use(path)) == before
-
-
-def test_so_many_requests_were_sent(fuzzed: Fuzzed) -> None:
-    assert fuzzed.requests.total() >= REQUESTS
+    assert fuzzed.requests[path] >= REQUESTS // len(PATHS)

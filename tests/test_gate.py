@@ -180,6 +180,34 @@ def test_an_answer_counts_once_however_often_the_client_sends_it(shop: Shop) -> 
     assert shop.ran == [7]
 
 
+def test_a_question_that_asks_another_server_lets_no_answer_count_twice() -> None:
+    """The client of that server runs its request in the very task of the question."""
+    other, shop, ran = MCPServer("other"), MCPServer("shop"), list[int]()
+
+    @other.tool()
+    async def price() -> int:
+        return 5
+
+    async def confirm(number: int) -> str:
+        async with client(other) as session:
+            cost = (await session.call_tool("price", {})).structured_content
+        return f"Buy {number} for {cost}?"
+
+    @shop.write_tool(confirm=confirm)
+    async def buy(number: int) -> str:
+        ran.append(number)
+        return "bought"
+
+    async def work() -> None:
+        async with client(shop, answers=Answers()) as session:
+            asked = await ask(session, "buy", number=7)
+            assert text(await answer(session, asked, "buy", number=7)) == "bought"
+            assert "was answered before" in text(await answer(session, asked, "buy", number=7))
+
+    run(work)
+    assert ran == [7]
+
+
 def test_of_racing_answers_one_counts(shop: Shop) -> None:
     results: list[CallToolResult] = []
 

@@ -8,10 +8,13 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
+import anyio
+import httpx2
 import pytest
-from mcp.server.mcpserver import MCPServer
+from mcp.server.mcpserver import Context, MCPServer
 
 from mcp_serving import StreamableHTTPHandler
+from mcp_serving.asgi import lifecycle
 from mcp_serving.deadline import Deadline
 from mcp_serving.runtime import Held
 from tests.asgi_servers import serving
@@ -28,6 +31,7 @@ from tests.harness import (
     text_of,
 )
 from tests.http_client import Clients
+from tests.raw_http import headers_of
 from tests.test_shutdown_http import SOON, gone, send_call
 
 ONCE = ["lifespan entered", "lifespan left"]
@@ -210,3 +214,50 @@ def test_a_loop_that_ends_without_a_word_leaves_the_lifespan_and_logs_no_error(
     asyncio.run(handler.start())  # type: ignore[arg-type]
     assert noted == ["entered", "left"]
     assert [record for record in caplog.records if record.levelname == "ERROR"] == []
+
+
+def test_where_no_server_ends_the_process_a_lifespan_that_ended_by_itself_is_entered_again() -> None:
+    entered: list[dict[str, bool]] = []
+
+    @asynccontextmanager
+    async def lifespan(_: Any) -> AsyncIterator[dict[str, bool]]:
+        entered.append({"open": True})
+        fail = asyncio.Event()
+        async with anyio.create_task_group() as group:
+            if len(entered) == 1:
+
+                async def break_off() -> None:
+                    await fail.wait()
+                    raise RuntimeError("the connection of the lifespan broke")
+
+                group.start_soon(break_off)
+                fails.append(fail)
+            try:
+                yield entered[-1]
+            finally:
+                entered[-1]["open"] = False
+                group.cancel_scope.cancel()
+
+    fails: list[asyncio.Event] = []
+    server = MCPServer("x", lifespan=lifespan)
+
+    @server.tool()
+    async def look(ctx: Context) -> bool:
+        state: Any = ctx.request_context.lifespan_context
+        return bool(state["open"])
+
+    handler = StreamableHTTPHandler(server, public=True, json_response=True)
+
+    async def talk() -> None:
+        message = call(1, "look", modern=True)
+        transport = httpx2.ASGITransport(app=handler)  # type: ignore[arg-type]
+        async with httpx2.AsyncClient(transport=transport, base_url="http://localhost") as client:
+            for _ in range(3):
+                answer = await client.post("/mcp", json=message, headers=headers_of(message))
+                assert answer.json()["result"]["structuredContent"] == {"result": True}
+                fails[0].set()
+                await asyncio.sleep(0.05)
+        await lifecycle.close()
+
+    asyncio.run(talk())
+    assert entered == [{"open": False}] * 2

@@ -18,6 +18,7 @@ from starlette.responses import PlainTextResponse, Response
 from mcp_serving import sdk
 from mcp_serving.asgi.guard import Scope
 from mcp_serving.asgi.refusal import Refusal
+from mcp_serving.logs import escaped_lines
 from mcp_serving.tools.threads import DjangoThreads, thread_of_its_own
 
 if TYPE_CHECKING:
@@ -138,6 +139,7 @@ class Access:
                     "Refused every request: login_required=True needs to know who is logged in. Put the handler into "
                     "channels.auth.AuthMiddlewareStack, or another middleware that fills scope['user']."
                 )
+            logger.info("Refused a request for %.200r: nobody is logged in.", scope["path"])
             return Refusal(401, "Log in first.", headers=((b"www-authenticate", b'Cookie realm="Django"'),))
         return None
 
@@ -195,6 +197,7 @@ class _CheckedVerifier:
                     return accepted
                 user = await self._threads.call(self._user_for_token, accepted)
             if user is None or not user.is_active:
+                logger.info("Refused a bearer token: %s.", "it has no user" if user is None else "its user is inactive")
                 return None
         except Exception:
             _log_without(token)
@@ -206,10 +209,11 @@ class _CheckedVerifier:
 def _log_without(token: str) -> None:
     """Log the exception that is being handled: such errors like to quote what they could not read."""
     text = traceback.format_exc()
-    for quoted in {token, repr(token)[1:-1]} - {""}:
-        text = text.replace(quoted, "[the token]")
+    if len(token) > 3:  # a shorter one is no secret, and is found in any text
+        for quoted in {token, repr(token)[1:-1]}:
+            text = text.replace(quoted, "[the token]")
     record = logger.makeRecord(
         logger.name, logging.ERROR, __file__, 0, "A bearer token could not be verified; its request gets 503.", (), None
     )
-    record.exc_text = text
+    record.exc_text = escaped_lines(text)
     logger.handle(record)

@@ -137,8 +137,10 @@ class Guard:
         except Exception as error:
             if wire.has_received:
                 raise
-            # Whom nobody has asked anything: a router without WebSockets raises, and anybody can ask for one.
-            logger.warning("Refused a WebSocket for %.200r: %s", scope["path"], error)
+            if isinstance(error, ValueError):  # of a router without WebSockets: anybody can ask for one
+                logger.warning("Refused a WebSocket for %.200r: %s", scope["path"], error)
+            else:
+                logger.exception("%s raised an exception.", exchange.what)
             await wire.receive()
             await send({"type": "websocket.close"})
         finally:

@@ -83,8 +83,9 @@ class StreamableHTTPHandler:
 
     Example:
         >>> mcp_handler = StreamableHTTPHandler(server, login_required=True)
+        >>> routes = URLRouter([*mcp_handler.urlpatterns("mcp"), re_path(r"", django_asgi_app)])
         >>> application = ProtocolTypeRouter({
-        ...     "http": URLRouter([*mcp_handler.urlpatterns("mcp"), re_path(r"", django_asgi_app)]),
+        ...     "http": AuthMiddlewareStack(routes),
         ...     "lifespan": mcp_handler.lifespan,
         ... })
     """
@@ -117,7 +118,7 @@ class StreamableHTTPHandler:
         self.options = options
         """The options for the SDK's application."""
         # Built now, so that a wrong option is found at import; the first start uses it.
-        self._built: tuple[Starlette, StreamableHTTPSessionManager] | None = self._build()
+        self._built: tuple[Starlette, StreamableHTTPSessionManager, Sessions] | None = self._build()
         self._failing = False
         self.paths: list[str] = []
         """Where ``urlpatterns`` has put it, relative to the router."""
@@ -156,7 +157,7 @@ class StreamableHTTPHandler:
         around: Callable[[ASGIApp], ASGIApp] = middleware or (lambda app: app)
         path = path.strip("/")
         self.paths.append(f"/{path}")
-        app, _ = self._built or self._build()
+        app, *_ = self._built or self._build()
         others = [
             as_route(route.path_regex.pattern.removeprefix("^/"), around(partial(self._serve_other_route, route)))
             for route in sdk.routes_beside_mcp(app, self.options)
@@ -251,9 +252,9 @@ class StreamableHTTPHandler:
             Exception: whatever the lifespan raised; the next call tries again.
         """
         runtime = Runtime.of(self._server)
-        view = await runtime.open()
+        await runtime.open()
         lifecycle.see_to_the_end()
-        return await runtime.open_on_top(self, lambda: self._run(view))
+        return await runtime.open_on_top(self, self._run)
 
     async def _mounted_or_503(self, send: Send) -> Mounted | None:
         mounted: Mounted | None = Runtime.of(self._server).opened_on_top(self)
@@ -270,7 +271,7 @@ class StreamableHTTPHandler:
         self._failing = False
         return mounted
 
-    def _build(self) -> tuple[Starlette, StreamableHTTPSessionManager]:
+    def _build(self) -> tuple[Starlette, StreamableHTTPSessionManager, Sessions]:
         app = sdk.http_app(self._mcp, self.options, *self.access.settings)
         app.debug = app.debug and settings.DEBUG  # it shows tracebacks to whoever asks for a custom route
         if (tokens := sdk.bearer_auth(app)) is not None:
@@ -278,15 +279,16 @@ class StreamableHTTPHandler:
             app.add_exception_handler(Exception, access.answer_to_error)
         manager = self._mcp.session_manager
         # Innermost, where it is known who calls.
-        self._sessions = Sessions(manager, self._bounds)
-        manager.asgi_app = self._sessions  # type: ignore[assignment]
-        return app, manager
+        sessions = Sessions(manager, self._bounds)
+        manager.asgi_app = sessions  # type: ignore[assignment]
+        return app, manager, sessions
 
     @asynccontextmanager
-    async def _run(self, view: LowLevelServer[Any]) -> AsyncIterator[Mounted]:
-        app, manager = self._built or self._build()
+    async def _run(self) -> AsyncIterator[Mounted]:
+        app, manager, sessions = self._built or self._build()
         self._built = None  # a session manager runs once
-        view.middleware.insert(1, self._sessions.bounded)
+        view = await Runtime.of(self._server).open()
+        view.middleware.insert(1, sessions.bounded)
         manager.app = view
         async with manager.run():
             yield Mounted(app, sdk.mcp_endpoint(app, self.options))

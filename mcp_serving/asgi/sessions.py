@@ -162,13 +162,8 @@ class Sessions:
         elif self._streams[holder] >= most:
             yield False
         else:
-            self._streams[holder] += 1
-            try:
+            with _one_more(self._streams, holder):
                 yield True
-            finally:
-                self._streams[holder] -= 1
-                if not self._streams[holder]:
-                    del self._streams[holder]
 
     def _has_room(self, owner: str) -> bool:
         most = self._bounds.sessions_per_user
@@ -181,11 +176,10 @@ class Sessions:
         if owner is None:
             yield
             return
-        self._opening[owner] += 1
         try:
-            yield
+            with _one_more(self._opening, owner):
+                yield
         finally:
-            self._opening[owner] -= 1
             still_open = sdk.open_sessions(self._manager)
             if session.id in still_open:
                 self._owners[session.id] = owner
@@ -198,7 +192,17 @@ class Sessions:
         still_open = sdk.open_sessions(self._manager)
         self._owners = {session: owner for session, owner in self._owners.items() if session in still_open}
         self._held = Counter(self._owners.values())
-        self._opening = +self._opening  # without the zeros
+
+
+@contextmanager
+def _one_more(held: Counter[str], holder: str) -> Iterator[None]:
+    held[holder] += 1
+    try:
+        yield
+    finally:
+        held[holder] -= 1
+        if not held[holder]:
+            del held[holder]
 
 
 def principal(scope: Scope) -> str | None:

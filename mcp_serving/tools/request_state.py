@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -98,6 +99,9 @@ _arguments: ContextVar[str] = ContextVar("mcp_serving.arguments", default="")
 _used: dict[str, float] = {}
 """Calls that were answered, and until when that matters. Beside the cache, which may forget any entry."""
 
+_using = threading.Lock()
+"""For ``_used``: several event loops may share it, each in a thread of its own."""
+
 
 class OneCallCodec:
     """A codec that writes into each token which call it belongs to, and refuses calls that began too long ago.
@@ -128,9 +132,17 @@ class OneCallCodec:
         return payload
 
 
-def begin_request() -> None:
-    """A new request begins: it belongs to no call that has asked something yet."""
-    _round.set(Round())
+@contextmanager
+def new_request() -> Iterator[None]:
+    """A request: it belongs to no call that has asked something yet.
+
+    Left as it was: a client in the same process runs its request in the task of the tool that uses it.
+    """
+    token = _round.set(Round())
+    try:
+        yield
+    finally:
+        _round.reset(token)
 
 
 @contextmanager
@@ -185,10 +197,11 @@ async def use_up(tool: str, threads: DjangoThreads) -> None:
 
 async def _is_first(answered: Round, threads: DjangoThreads) -> bool:
     moment = time.time()
-    for call in [call for call, until in _used.items() if until < moment]:
-        _used.pop(call, None)
-    if answered.call in _used:
-        return False
-    _used[answered.call] = moment + answered.lifetime
+    with _using:
+        for call in [call for call, until in _used.items() if until < moment]:
+            del _used[call]
+        if answered.call in _used:
+            return False
+        _used[answered.call] = moment + answered.lifetime
     added: bool = await threads.look_up(cache.add, f"{_SALT}:{answered.call}", True, answered.lifetime)
     return added

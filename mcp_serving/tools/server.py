@@ -4,7 +4,7 @@ import functools
 import inspect
 import logging
 from collections.abc import Awaitable, Callable
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 from django.db import transaction
@@ -477,13 +477,19 @@ class MCPServer(SDKMCPServer[LifespanResultT]):
 
     async def _hiding_events(self, ctx: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:
         """A subscription to what the user may not read is accepted as one to what does not exist: no event comes."""
-        with suppress(ValidationError):  # which the SDK answers
-            if ctx.method == sdk.LISTEN:
-                asked = SubscriptionsListenRequestParams.model_validate(ctx.params).notifications
-                declared = {uri: self._declared(uri) or uri for uri in asked.resource_subscriptions or ()}
-                allowed = await self._resource_permissions.allowed(declared.values())
-                hidden_uris.set(frozenset(uri for uri, name in declared.items() if name not in allowed))
-        return await call_next(ctx)
+        if ctx.method != sdk.LISTEN:
+            return await call_next(ctx)
+        try:
+            asked = SubscriptionsListenRequestParams.model_validate(ctx.params).notifications
+        except ValidationError:  # which the SDK answers
+            return await call_next(ctx)
+        declared = {uri: self._declared(uri) or uri for uri in asked.resource_subscriptions or ()}
+        allowed = await self._resource_permissions.allowed(declared.values())
+        token = hidden_uris.set(frozenset(uri for uri, name in declared.items() if name not in allowed))
+        try:
+            return await call_next(ctx)
+        finally:
+            hidden_uris.reset(token)
 
     async def list_prompts(self) -> list[MCPPrompt]:
         prompts = await super().list_prompts()
@@ -511,10 +517,10 @@ async def _in_django(ctx: ServerRequestContext[Any, Any], call_next: CallNext) -
     user = local_user.get()
     user_token = local_user.set(user and without_cached_permissions(user))
     request_token = current_request.set(ctx)
-    request_state.begin_request()
     try:
-        async with thread_of_its_own():
-            return await call_next(ctx)
+        with request_state.new_request():
+            async with thread_of_its_own():
+                return await call_next(ctx)
     finally:
         current_request.reset(request_token)
         local_user.reset(user_token)

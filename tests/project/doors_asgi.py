@@ -105,7 +105,7 @@ handlers = {
     "oauth": StreamableHTTPHandler(server, auth=oauth, token_verifier=Tokens(), user_for_token=find_user),
     "userless": StreamableHTTPHandler(server, auth=Tokens()),
     "json": StreamableHTTPHandler(server, public=True, json_response=True),
-    "fleeting": StreamableHTTPHandler(server, public=True, session_idle_timeout=0.3),
+    "fleeting": StreamableHTTPHandler(server, public=True, session_idle_timeout=1.5),
     "bounded": StreamableHTTPHandler(
         server,
         auth=Tokens(),
