@@ -175,7 +175,7 @@ class StreamableHTTPHandler:
         and the handlers of other MCP servers that a request has started since.
         """
         await receive()
-        lifecycle.see_to_the_end(told=True)
+        lifecycle.leave_the_end_to_the_lifespan()
         try:
             await lifecycle.start(self._server)
         except Exception as error:
@@ -193,6 +193,7 @@ class StreamableHTTPHandler:
 
     async def _guarded(self, app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
         if wire_of(scope) is None:
+            lifecycle.see_to_the_end()
             app = Guard(app, Runtime.of(self._server).ledger)
         await app(scope, receive, send)
 
@@ -237,7 +238,6 @@ class StreamableHTTPHandler:
         """
         runtime = Runtime.of(self._server)
         view = await runtime.open()
-        lifecycle.see_to_the_end()
         return await runtime.open_on_top(self, lambda: self._run(view))
 
     async def _mounted_or_503(self, send: Send) -> Mounted | None:
