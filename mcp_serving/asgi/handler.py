@@ -195,6 +195,8 @@ class StreamableHTTPHandler:
         if wire_of(scope) is None:
             lifecycle.see_to_the_end()
             app = Guard(app, Runtime.of(self._server).ledger)
+            # httptools leaves the whitespace around a value in it, and the SDK compares values with the message.
+            scope = {**scope, "headers": [(name, value.strip(b" \t")) for name, value in scope["headers"]]}
         await app(scope, receive, send)
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:

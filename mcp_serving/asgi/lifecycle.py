@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary, WeakSet
 
 from mcp_serving import conf
-from mcp_serving.asgi import daphne, signals
+from mcp_serving.asgi import daphne, hypercorn, signals
 from mcp_serving.deadline import Deadline
 from mcp_serving.ledger import listed
 from mcp_serving.runtime import Runtime, cancel_what_is_left, drain, runtimes
@@ -74,7 +74,9 @@ def see_to_the_end() -> None:
     if daphne.runs(loop):
         daphne.close_with(loop, _close_for_good, CLOSE_SECONDS)
         return
-    signals.run_before_the_server_hears(partial(_come_to_rest, closes=loop not in _told))
+    rest = partial(_come_to_rest, closes=loop not in _told)
+    if not hypercorn.run_when_it_stops(rest):
+        signals.run_before_the_server_hears(rest)
 
 
 async def _come_to_rest(*, closes: bool) -> None:
