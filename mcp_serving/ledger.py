@@ -9,6 +9,9 @@ from contextvars import ContextVar
 
 import anyio
 
+CANCELLED_SECONDS = 0.1
+"""How long something that was cancelled may take to notice, before the shutdown goes on without it."""
+
 
 class Exchange:
     """One request in flight, from its arrival until its answer is handed to the wire.
@@ -86,7 +89,9 @@ class Exchange:
     async def abandon(self) -> None:
         """Answer in place of what ``cancel`` could not end, such as the wait for a thread, and forget it."""
         if self.answer_instead is not None:
-            await self.answer_instead()
+            # Where the web server waits for its client to read, this may be for ever.
+            with anyio.move_on_after(CANCELLED_SECONDS):
+                await self.answer_instead()
         if self.task is not None:
             self.task.cancel()
         self.close()
@@ -162,3 +167,9 @@ class Ledger:
         while not reached():
             self._changed.clear()
             await self._changed.wait()
+
+
+def listed(names: list[str], most: int = 10) -> str:
+    """What is in flight, as an error lists it."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more

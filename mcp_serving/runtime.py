@@ -17,7 +17,7 @@ from pydantic import ValidationError
 
 from mcp_serving import logs, sdk
 from mcp_serving.deadline import Deadline
-from mcp_serving.ledger import Ledger, current_exchange
+from mcp_serving.ledger import CANCELLED_SECONDS, Ledger, current_exchange
 
 if TYPE_CHECKING:
     from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
@@ -30,9 +30,6 @@ T = TypeVar("T")
 
 RESTART_SECONDS = 5.0
 """How long session managers may take to be left when their lifespan has ended by itself."""
-
-CANCELLED_SECONDS = 0.1
-"""How long something that was cancelled may take to notice, before the shutdown goes on without it."""
 
 
 class Held(Generic[T]):
@@ -325,6 +322,18 @@ async def drain(*ledgers: Ledger) -> None:
             stream.end()
     for ledger in ledgers:
         await ledger.empty()
+
+
+async def cancel_what_is_left(deadline: Deadline, *ledgers: Ledger) -> None:
+    """Past the time of a shutdown: cancel by the mildest means, and answer in place of what that does not end."""
+    for ledger in ledgers:
+        for exchange in ledger.left:
+            exchange.cancel()
+    with deadline.scope(share=0.2):
+        for ledger in ledgers:
+            await ledger.settled()
+    # Side by side: each may have to wait for a client that does not read.
+    await asyncio.gather(*(exchange.abandon() for ledger in ledgers for exchange in ledger.left))
 
 
 def _can_ask(session: ServerSession) -> bool:

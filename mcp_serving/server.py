@@ -12,7 +12,8 @@ from mcp_serving import sdk
 from mcp_serving.conf import DEFAULT_SHUTDOWN_TIMEOUT, valid_shutdown_timeout
 from mcp_serving.deadline import Deadline
 from mcp_serving.errors import AccessNotStated, NoHTTPServer, ShutdownTimeout
-from mcp_serving.runtime import CANCELLED_SECONDS, Runtime, drain, runtimes
+from mcp_serving.ledger import CANCELLED_SECONDS, listed
+from mcp_serving.runtime import Runtime, cancel_what_is_left, drain, runtimes
 from mcp_serving.serving import signals
 from mcp_serving.serving.standard_streams import StandardStreams
 from mcp_serving.serving.stdio import StdioTransport
@@ -233,7 +234,7 @@ class Server:
             await self._drain(ledger, daphne)
         unfinished = ledger.names
         self._deadline = _time_to_clean_up(self._deadline)
-        await self._cancel_what_is_left(ledger)
+        await cancel_what_is_left(self._deadline, ledger)
         # For threads that nobody can cancel there is no use in waiting, but their tasks need a moment to be ended.
         cut_short, errors = await self._close(stdio, share=0.1 if ledger.left else 0.5)
         unfinished += cut_short
@@ -243,7 +244,7 @@ class Server:
             errors.append(
                 ShutdownTimeout(
                     f"The shutdown's deadline passed with {len(unfinished)} still running, now cancelled: "
-                    f"{_listed(unfinished)}. It had {self.shutdown_timeout:g} seconds; see shutdown_timeout."
+                    f"{listed(unfinished)}. It had {self.shutdown_timeout:g} seconds; see shutdown_timeout."
                 )
             )
         _raise_the_last(errors)
@@ -256,15 +257,6 @@ class Server:
             await ledger.questions_over()
             await daphne.stop_accepting()
         await drain(ledger)
-
-    async def _cancel_what_is_left(self, ledger: Ledger) -> None:
-        assert self._deadline is not None
-        for exchange in ledger.left:
-            exchange.cancel()
-        with self._deadline.scope(share=0.2):
-            await ledger.settled()
-        for exchange in ledger.left:
-            await exchange.abandon()
 
     async def _close(self, stdio: StdioTransport | None, share: float) -> tuple[list[str], list[Exception]]:
         """Step 4: leave the session managers and the lifespans; what was cut short, and what was raised."""
@@ -357,8 +349,3 @@ def _raise_the_last(errors: list[Exception]) -> None:
         logger.error("The shutdown went on after an error.", exc_info=error)
     if errors:
         raise errors[-1]
-
-
-def _listed(names: list[str], most: int = 10) -> str:
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(names[:most]) + more

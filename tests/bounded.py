@@ -22,11 +22,14 @@ LITTLE = 40_000_000
 
 
 def peak_memory(process: Process) -> int:
-    """The most bytes that it has had in memory so far."""
-    status = Path(f"/proc/{process.pid}/status").read_text()
-    found = re.search(r"VmHWM:\s+(\d+) kB", status)
-    assert found is not None
-    return int(found[1]) * 1024
+    """The most bytes that it and its workers have had in memory so far."""
+    pids, size = [process.pid], 0
+    for pid in pids:
+        found = re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
+        assert found is not None
+        size += int(found[1]) * 1024
+        pids += map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())
+    return size
 
 
 @contextmanager

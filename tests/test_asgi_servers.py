@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import os
 import shutil
 import signal
@@ -31,7 +33,9 @@ from tests.harness import (
     tcp,
     wait_until,
 )
+from tests.http_client import Clients
 from tests.raw_http import Request, headers_of, open_session, post
+from tests.test_back_pressure import flooding
 
 WAYS = [*[(server, ()) for server in ALL], ("uvicorn", ("--lifespan", "off"))]
 """With the last, as under Daphne, nobody tells the handler when to start and when to stop."""
@@ -76,11 +80,8 @@ def test_the_lifespan_is_entered_once_and_left_once_by_the_task_that_entered_it(
     assert events.all() == ["lifespan entered", "lifespan left"]
 
 
-@pytest.mark.parametrize("options", [(), ("--lifespan", "off")], ids=["lifespan", "no lifespan"])
-def test_uvicorn_answers_the_calls_in_flight_and_ends_the_streams_when_it_is_stopped(
-    options: tuple[str, ...], events: Events
-) -> None:
-    with serving("uvicorn", "tests.project.asgi", *options, env=events.env) as (process, address):
+def test_without_the_lifespan_protocol_too_calls_are_answered_and_streams_ended(events: Events) -> None:
+    with serving("uvicorn", "tests.project.asgi", "--lifespan", "off", env=events.env) as (process, address):
         session = open_session(address, "/mcp")
         stream = Request(address, "/mcp", headers={"Accept": "text/event-stream", "Mcp-Session-Id": session})
         listening = post(address, "/mcp", LISTEN)
@@ -94,6 +95,23 @@ def test_uvicorn_answers_the_calls_in_flight_and_ends_the_streams_when_it_is_sto
         assert "Traceback" not in process.errors
         for request in (stream, listening, asked):
             request.leave()
+    assert events.all()[-1] == "lifespan left"
+
+
+def test_uvicorn_ends_at_its_limit_although_clients_of_mcp_do_not_read(events: Events) -> None:
+    async def talk(address: str, process: Process) -> None:
+        async with Clients(address) as clients:
+            for how in ("2025-11-25", "2026-07-28"):
+                await (await flooding(clients, how)).head()
+            process.signal(signal.SIGTERM)
+            await asyncio.to_thread(process.wait, 10)
+
+    setting = {"SERVER": "tests.project.mcp.server", "SHUTDOWN_TIMEOUT": 0.5}
+    env = {**events.env, "TEST_MCP_SERVING": json.dumps(setting)}
+    limit = ("--timeout-graceful-shutdown", "1")
+    with serving("uvicorn", "tests.project.asgi", *limit, env=env) as (process, address):
+        asyncio.run(talk(address, process))
+        assert "still running, now cancelled: tools/call 'flood', tools/call 'flood'" in process.errors
     assert events.all()[-1] == "lifespan left"
 
 

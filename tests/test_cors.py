@@ -16,7 +16,7 @@ from starlette.middleware.cors import CORSMiddleware
 from mcp_serving.asgi import hosts
 from mcp_serving.asgi.guard import Receive, Scope, Send
 from tests import in_django
-from tests.asgi_servers import ALL, serving
+from tests.asgi_servers import DAPHNE, serving
 from tests.harness import ROOT, Events, Process, call
 from tests.raw_http import headers_of, open_session, post
 
@@ -35,7 +35,7 @@ def serving_site(server: str, events: Events) -> Iterator[tuple[Process, str]]:
         yield served
 
 
-@pytest.fixture(scope="module", params=ALL)
+@pytest.fixture(scope="module", params=[*DAPHNE, "uvicorn"])
 def site(
     request: pytest.FixtureRequest, users: None, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[Process, str]]:

@@ -142,6 +142,12 @@ def test_a_client_that_leaves_within_its_body_costs_no_traceback(served: Served)
     served.assert_quiet()
 
 
+def test_whitespace_around_a_header_is_no_part_of_it(served: Served) -> None:
+    message = call(1, "echo", modern=True, text="padded")
+    headers = {name: f" {value} \t" for name, value in headers_of(message).items()}
+    assert b"padded" in Request(served.address, "/mcp", "POST", headers, message).read()
+
+
 # Applications that break, under the guard that runmcp puts around the outermost one
 
 

@@ -180,7 +180,7 @@ class StreamableHTTPHandler:
         and the handlers of other MCP servers that a request has started since.
         """
         await receive()
-        lifecycle.see_to_the_end(told=True)
+        lifecycle.leave_the_end_to_the_lifespan()
         try:
             await lifecycle.start(self._server)
         except Exception as error:
@@ -198,7 +198,10 @@ class StreamableHTTPHandler:
 
     async def _guarded(self, app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
         if wire_of(scope) is None:
+            lifecycle.see_to_the_end()
             app = Guard(app, Runtime.of(self._server).ledger)
+            # httptools leaves the whitespace around a value in it, and the SDK compares values with the message.
+            scope = {**scope, "headers": [(name, value.strip(b" \t")) for name, value in scope["headers"]]}
         await app(scope, receive, send)
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -253,7 +256,6 @@ class StreamableHTTPHandler:
         """
         runtime = Runtime.of(self._server)
         await runtime.open()
-        lifecycle.see_to_the_end()
         return await runtime.open_on_top(self, self._run)
 
     async def _mounted_or_503(self, send: Send) -> Mounted | None:

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary, WeakSet
 
 from mcp_serving import conf
-from mcp_serving.asgi import daphne, signals
+from mcp_serving.asgi import daphne, hypercorn, signals
 from mcp_serving.deadline import Deadline
-from mcp_serving.runtime import Runtime, drain, runtimes
+from mcp_serving.ledger import listed
+from mcp_serving.runtime import Runtime, cancel_what_is_left, drain, runtimes
 
 if TYPE_CHECKING:
     from mcp.server.lowlevel.server import Server as LowLevelServer
@@ -26,6 +27,7 @@ CLOSE_SECONDS = 5.0
 _handlers: WeakKeyDictionary[StreamableHTTPHandler, None] = WeakKeyDictionary()
 """In the order in which they were made."""
 _seen_to: WeakSet[asyncio.AbstractEventLoop] = WeakSet()
+_told: WeakSet[asyncio.AbstractEventLoop] = WeakSet()
 
 
 def register(handler: StreamableHTTPHandler) -> None:
@@ -58,26 +60,39 @@ def leave_the_end_to_server() -> None:
     _seen_to.add(asyncio.get_running_loop())
 
 
-def see_to_the_end(*, told: bool = False) -> None:
-    """Once for each event loop: have the handlers in it closed when its web server stops.
+def leave_the_end_to_the_lifespan() -> None:
+    """In this event loop, the web server speaks the ASGI lifespan: that closes the handlers."""
+    _told.add(asyncio.get_running_loop())
 
-    Args:
-        told: whether somebody closes them anyway, because the web server speaks the ASGI lifespan.
-    """
+
+def see_to_the_end() -> None:
+    """With the first request in an event loop: have what is in flight drained when its web server stops, and closed."""
     loop = asyncio.get_running_loop()
     if loop in _seen_to:
         return
     _seen_to.add(loop)
     if daphne.runs(loop):
         daphne.close_with(loop, _close_for_good, CLOSE_SECONDS)
-    else:
-        signals.run_before_the_server_hears(partial(_come_to_rest, closes=not told))
+        return
+    rest = partial(_come_to_rest, closes=loop not in _told)
+    if not hypercorn.run_when_it_stops(rest):
+        signals.run_before_the_server_hears(rest)
 
 
 async def _come_to_rest(*, closes: bool) -> None:
     """What no other web server does for MCP: it would wait for a standing stream for ever, or be gone at once."""
-    with Deadline(conf.configuration().shutdown_timeout).scope():
-        await drain(*(runtime.ledger for runtime in runtimes()))
+    ledgers = [runtime.ledger for runtime in runtimes()]
+    seconds = conf.configuration().shutdown_timeout
+    with Deadline(seconds).scope():
+        await drain(*ledgers)
+    if unfinished := [name for ledger in ledgers for name in ledger.names]:
+        logger.error(
+            "The shutdown's %g seconds have passed with %d still running, now cancelled: %s.",
+            seconds,
+            len(unfinished),
+            listed(unfinished),
+        )
+    await cancel_what_is_left(Deadline(CLOSE_SECONDS), *ledgers)
     if closes:
         await close()
 

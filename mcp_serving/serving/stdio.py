@@ -29,8 +29,8 @@ from mcp_types import (
 )
 
 from mcp_serving.deadline import Deadline
-from mcp_serving.ledger import Exchange, Ledger, current_exchange
-from mcp_serving.runtime import CANCELLED_SECONDS, describe
+from mcp_serving.ledger import CANCELLED_SECONDS, Exchange, Ledger, current_exchange
+from mcp_serving.runtime import describe
 from mcp_serving.serving.standard_streams import Lines, Output, StandardStreams
 
 if TYPE_CHECKING:
