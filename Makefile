@@ -37,7 +37,7 @@ conformance: $(READY) $(NPM_READY)
 	$(BIN)/python -m tests.conformance.run
 
 clients: $(READY) $(NPM_READY) $(FASTMCP_READY)
-	$(BIN)/python -m pytest tests/clients/real_clients.py $(ARGS)
+	$(BIN)/python -m pytest tests/clients/real_clients.py tests/clients/inspector_pages.py $(ARGS)
 
 # pyenv's interpreters stand in folders of their own; what its shims call may not be there.
 versions: $(READY)

@@ -7,7 +7,7 @@ import os
 import shutil
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -142,7 +142,14 @@ def serving_page(cookie: str = "") -> Iterator[str]:
         def log_message(self, *_: object) -> None:
             pass
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Site) as server:
+    with serving_site(Site) as origin:
+        yield origin
+
+
+@contextmanager
+def serving_site(handler: Callable[..., BaseHTTPRequestHandler]) -> Iterator[str]:
+    """A site on a port of its own; its origin."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         thread = threading.Thread(target=server.serve_forever, daemon=True)
         thread.start()
         try:

@@ -1,7 +1,9 @@
 """What the tests need of npm. `make` installs it from the lock file here, which names no registry.
 
-`vite`, which the Inspector's web page needs and no test does, is held at 8.3: 8.4 has an optional dependency that not
-every registry has, without which `npm ci` refuses the lock file.
+`inspector-client` is the web page of the Inspector's version 1, which connects by itself; that of version 2 does not.
+
+`vite`, which the Inspector needs for its development and no test does, is held at 8.3: 8.4 has an optional dependency
+that not every registry has, without which `npm ci` refuses the lock file.
 """
 
 from __future__ import annotations
