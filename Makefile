@@ -43,6 +43,11 @@ clients: $(READY) $(NPM_READY) $(FASTMCP_READY)
 versions: $(READY)
 	PATH="$$(command -v pyenv >/dev/null && printf '%s/bin:' "$$(pyenv root)"/versions/*)$$PATH" $(BIN)/nox $(ARGS)
 
+# ARGS=--quick for a minute's look; see python -m bench --help.
+bench: $(READY)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[bench]'
+	$(BIN)/python -m bench $(ARGS)
+
 clean:
 	rm -rf $(VENV) .nox $(NPM)/node_modules build db.sqlite3
 

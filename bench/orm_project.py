@@ -36,7 +36,7 @@ def build_daphne() -> Any:
 
     from mcp_serving import StreamableHTTPHandler
 
-    handler = StreamableHTTPHandler(server)
+    handler = StreamableHTTPHandler(server, public=True)
     django: Any = re_path(r"", get_asgi_application())  # type: ignore[arg-type]
     application = ProtocolTypeRouter({"http": URLRouter([*handler.urlpatterns("mcp"), django])})
     return Server(application=application, endpoints=json.loads(os.environ["TEST_ENDPOINTS"]))

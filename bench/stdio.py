@@ -2,33 +2,32 @@
 
     python -m bench.stdio
 
-Both serve the same server object and run at the same time; the same client, which handles bytes only,
-takes turns between them. What counts are the ratios: the absolute numbers are the machine's.
+Both serve the same server object and run at the same time; the same client, which handles bytes only, takes turns
+between them.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import platform
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib.metadata import version
-from statistics import median
 from typing import Any
 
+from bench.measuring import Effort, Promise, Results, in_turns, row
+from bench.servers import typed
 from tests.harness import INITIALIZE, INITIALIZED, MANAGE, ROOT, call, environment
 
 COMMANDS = {
-    "runmcp": [*MANAGE, "runmcp"],
-    "SDK": [sys.executable, "-c", "from tests.project.mcp import server; server.run('stdio')"],
+    "ours": [*MANAGE, "runmcp"],
+    "theirs": [sys.executable, "-c", "from tests.project.mcp import server; server.run('stdio')"],
 }
-DEPTHS = {1: 1.5, 16: 2.0}
+DEPTHS = {1: Promise(1.5), 16: Promise(2.0)}
 """Requests in flight at once, and the ratio that is promised."""
-ROUNDS = 7
+ROUNDS = 9
 CALLS = 1_500
 
 
@@ -48,7 +47,7 @@ class Peer:
         self._answers()
         os.write(self._to, line_of(INITIALIZED))
 
-    def round_trips_a_second(self, depth: int, calls: int = CALLS) -> float:
+    def round_trips_a_second(self, depth: int, calls: int) -> float:
         started = time.perf_counter()
         os.write(self._to, self._request * depth)
         sent, answered = depth, 0
@@ -82,31 +81,24 @@ def serving(command: list[str]) -> Iterator[Peer]:
         yield Peer(process)
 
 
-def measure() -> dict[int, dict[str, float]]:
-    """For each depth, the median round trips a second of each server."""
-    with serving(COMMANDS["runmcp"]) as ours, serving(COMMANDS["SDK"]) as theirs:
-        peers = {"runmcp": ours, "SDK": theirs}
+def measure(effort: Effort) -> Results:
+    results = Results(commands=[typed(command) for command in COMMANDS.values()])
+    calls = effort.number(CALLS)
+    with serving(COMMANDS["ours"]) as ours, serving(COMMANDS["theirs"]) as theirs:
+        peers = {"ours": ours, "theirs": theirs}
         for peer in peers.values():
-            peer.round_trips_a_second(16)  # warm-up
-        return {depth: _medians(peers, depth) for depth in DEPTHS}
-
-
-def _medians(peers: dict[str, Peer], depth: int) -> dict[str, float]:
-    rounds: dict[str, list[float]] = {name: [] for name in peers}
-    for _ in range(ROUNDS):
-        for name, peer in peers.items():
-            rounds[name].append(peer.round_trips_a_second(depth))
-    return {name: median(rates) for name, rates in rounds.items()}
-
-
-def main() -> None:
-    print(f"{'in flight':>9}  {'ratio':>6}  {'promised':>8}  {'runmcp/s':>9}  {'SDK/s':>9}")
-    for depth, rates in measure().items():
-        ratio = rates["runmcp"] / rates["SDK"]
-        print(f"{depth:>9}  {ratio:>6.2f}  {DEPTHS[depth]:>8}  {rates['runmcp']:>9,.0f}  {rates['SDK']:>9,.0f}")
-    packages = ", ".join(f"{name} {version(name)}" for name in ("mcp", "anyio", "Django"))
-    print(f"Medians of {ROUNDS} rounds of {CALLS:,} calls. Python {platform.python_version()}, {packages}.")
+            peer.round_trips_a_second(16, calls)  # warm-up
+        for depth, promise in DEPTHS.items():
+            rounds = [
+                {side: peers[side].round_trips_a_second(depth, calls) for side in in_turns(peers, number)}
+                for number in range(effort.rounds(ROUNDS))
+            ]
+            case = "one call at a time" if depth == 1 else f"{depth} calls at once"
+            results.rows.append(row("stdio", case, rounds, "calls/s", promise=promise))
+    return results
 
 
 if __name__ == "__main__":
-    main()
+    from bench.report import show
+
+    show(measure(Effort()).rows)

@@ -1,0 +1,175 @@
+"""A client that costs the machine as little as may be: requests made once, answers looked at as bytes.
+
+It runs in a process of its own. A whole request and answer take it some 50 microseconds, of another core than the
+server's: the slowest server here takes forty times as long, the fastest five times.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import re
+import time
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from tests.harness import INITIALIZE, INITIALIZED
+from tests.raw_http import headers_of
+
+ANSWER_SECONDS = 60.0
+
+
+def request_bytes(method: str, path: str, headers: dict[str, str], message: dict[str, Any] | None = None) -> bytes:
+    body = b"" if message is None else json.dumps(message).encode()
+    lines = [f"{method} {path} HTTP/1.1", "Host: 127.0.0.1:80", f"Content-Length: {len(body)}"]
+    lines += [f"{name}: {value}" for name, value in headers.items()]
+    return "\r\n".join([*lines, "", ""]).encode() + body
+
+
+def post(message: dict[str, Any], session: str | None = None, path: str = "/mcp") -> bytes:
+    """A POST of a JSON-RPC message: of a modern client if it has ``_meta``, else of an older one."""
+    return request_bytes("POST", path, headers_of(message, session), message)
+
+
+def get(path: str) -> bytes:
+    return request_bytes("GET", path, {})
+
+
+class Connection(asyncio.Protocol):
+    """One kept-alive connection, with one request at a time."""
+
+    def __init__(self) -> None:
+        self._received = bytearray()
+        self._waiting: asyncio.Future[bytes] | None = None
+        self._transport: asyncio.Transport | None = None
+
+    @classmethod
+    async def open(cls, address: str) -> Connection:
+        host, _, port = address.removeprefix("http://").partition(":")
+        _, connection = await asyncio.get_running_loop().create_connection(cls, host, int(port))
+        return connection
+
+    async def exchange(self, request: bytes) -> bytes:
+        """Send a request; its whole answer.
+
+        Raises:
+            ConnectionError: the server has closed the connection.
+        """
+        self._waiting = asyncio.get_running_loop().create_future()
+        self.send(request)
+        return await self._waiting
+
+    def send(self, request: bytes) -> None:
+        """Send a request whose answer nobody waits for."""
+        if self._transport is None or self._transport.is_closing():
+            raise ConnectionResetError("the server has closed the connection")
+        self._transport.write(request)
+
+    def close(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        self._received += data
+        if self._waiting is None or self._waiting.done() or not self._is_whole():
+            return
+        answer = bytes(self._received)
+        self._received.clear()
+        self._waiting.set_result(answer)
+
+    def _is_whole(self) -> bool:
+        end = self._received.find(b"\r\n\r\n")
+        if end < 0:
+            return False
+        head = bytes(self._received[:end]).lower()
+        if b"transfer-encoding: chunked" in head:
+            return self._received.endswith(b"\r\n0\r\n\r\n")
+        length = head.partition(b"content-length: ")[2].partition(b"\r\n")[0]
+        return len(self._received) >= end + 4 + int(length or 0)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._waiting is not None and not self._waiting.done():
+            self._waiting.set_exception(exc or ConnectionResetError("the server has closed the connection"))
+
+
+async def open_connections(address: str, number: int) -> AsyncIterator[Connection]:
+    """So many connections, no faster than the server accepts them.
+
+    Past its backlog (50, Daphne's) the system drops the packet that opens a connection, and repeats it a second later.
+    """
+    asking = await Connection.open(address)
+    for index in range(number):
+        if index % 32 == 31:
+            await asking.exchange(get("/"))
+        yield await Connection.open(address)
+    asking.close()
+
+
+async def open_session(connection: Connection) -> str:
+    """Shake hands as an older client; the session's id."""
+    found = re.search(rb"(?i)\r\nmcp-session-id: (\S+)\r\n", answer := await connection.exchange(post(INITIALIZE)))
+    if found is None:
+        raise RuntimeError(f"no session: {answer!r}")
+    session = found[1].decode()
+    await connection.exchange(post(INITIALIZED, session))
+    return session
+
+
+@dataclass(frozen=True)
+class Turn:
+    """What a side has shown in one turn."""
+
+    latencies: list[float]
+    took: float
+
+    @property
+    def rate(self) -> float:
+        return len(self.latencies) / self.took
+
+
+class Load:
+    """Connections to one server that keep it busy, each with the next request as soon as it has its answer.
+
+    Args:
+        connections: each with the request that it repeats.
+        expected: what every answer has to contain.
+    """
+
+    def __init__(self, connections: Sequence[tuple[Connection, bytes]], expected: bytes) -> None:
+        self._connections = connections
+        self._expected = expected
+
+    async def turn(self, requests: int) -> Turn:
+        latencies: list[float] = []
+        with _without_garbage_collection():
+            started = time.perf_counter()
+            async with asyncio.timeout(ANSWER_SECONDS), asyncio.TaskGroup() as group:
+                for connection, request in self._connections:
+                    group.create_task(self._repeat(connection, request, requests // len(self._connections), latencies))
+            return Turn(latencies, time.perf_counter() - started)
+
+    async def _repeat(self, connection: Connection, request: bytes, times: int, latencies: list[float]) -> None:
+        for _ in range(times):
+            sent = time.perf_counter()
+            answer = await connection.exchange(request)
+            latencies.append(time.perf_counter() - sent)
+            if self._expected not in answer:
+                raise RuntimeError(f"not the answer: {answer!r}")
+
+
+@contextmanager
+def _without_garbage_collection() -> Iterator[None]:
+    """The client's own pauses are no latency of the server."""
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()

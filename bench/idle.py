@@ -1,0 +1,184 @@
+"""What sessions and streams cost that nobody uses at the moment: memory, and the speed of the calls of others.
+
+    python -m bench.idle
+
+Daphne serves both sides, event streams as the answers. The memory is what the process holds more than before, by each
+session or stream; with one alone, that is little more than what it happens to allocate in between.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+
+from bench.clients import Connection, Load, open_connections, open_session, post, request_bytes
+from bench.measuring import Effort, Promise, Results, Row, allow_descriptors, in_turns, resident_memory, row
+from bench.servers import Served, serving
+from tests.harness import call
+from tests.http_client import listen
+from tests.raw_http import headers_of
+
+LEVELS = (1, 1_000, 5_000)
+ROUNDS = 9
+REQUESTS = 320
+AT_ONCE = 16
+SPEED = Promise(0.9)
+SPARE_DESCRIPTORS = 200
+MOST_SUBSCRIPTIONS = 1_024
+"""The SDK's own bound."""
+
+
+def measure(effort: Effort) -> Results:
+    levels = tuple(effort.number(level) for level in LEVELS)
+    allow_descriptors(2 * max(levels) + SPARE_DESCRIPTORS)  # both sides have so many connections to this client
+    results = asyncio.run(_sessions(levels, effort))
+    results.add(asyncio.run(_subscriptions([level for level in levels if level <= MOST_SUBSCRIPTIONS])))
+    return results
+
+
+async def _sessions(levels: tuple[int, ...], effort: Effort) -> Results:
+    results = Results()
+    with serving("Daphne", "plain") as few, serving("Daphne", "plain") as many, serving("Daphne", "bare") as bare:
+        results.commands = [many.command, bare.command]
+        peers = {"ours": Peer(many), "theirs": Peer(bare)}
+        one = Peer(few)
+        for peer in (one, *peers.values()):
+            await peer.warm_up(effort)
+        await one.open_sessions(1)
+        idle: dict[str, dict[int, int]] = {side: {} for side in peers}
+        for level in levels:
+            await asyncio.gather(*(peer.open_sessions(level) for peer in peers.values()))
+            for side, peer in peers.items():
+                idle[side][level] = peer.grown()
+            if level > 1:
+                results.rows.append(await _speed(one, peers["ours"], level, effort))
+        results.add(_memory("idle session", idle))
+        for peer in peers.values():
+            peer.begin_anew()
+        streams: dict[str, dict[int, int]] = {side: {} for side in peers}
+        for level in levels:
+            await asyncio.gather(*(peer.open_streams(level) for peer in peers.values()))
+            for side, peer in peers.items():
+                streams[side][level] = peer.grown()
+        results.add(_memory("open stream of a session", streams))
+        for peer in (one, *peers.values()):
+            peer.close()
+    return results
+
+
+async def _subscriptions(levels: list[int]) -> Results:
+    with serving("Daphne", "plain") as ours, serving("Daphne", "bare") as bare:
+        peers = {"ours": Peer(ours), "theirs": Peer(bare)}
+        for peer in peers.values():
+            await peer.warm_up(Effort(quick=True))
+        grown: dict[str, dict[int, int]] = {side: {} for side in peers}
+        for level in levels:
+            await asyncio.gather(*(peer.open_subscriptions(level) for peer in peers.values()))
+            for side, peer in peers.items():
+                grown[side][level] = peer.grown()
+        for peer in peers.values():
+            peer.close()
+        return _memory("open subscriptions/listen of 2026-07-28", grown)
+
+
+async def _speed(one: Peer, many: Peer, level: int, effort: Effort) -> Row:
+    """Calls a second with so many idle sessions, against a process of the same kind with a single one."""
+    loads = {"ours": await many.load(), "theirs": await one.load()}
+    number = effort.number(REQUESTS)
+    for load in loads.values():
+        await load.turn(max(AT_ONCE, number // 2))  # warm-up
+    rounds = [
+        {side: (await loads[side].turn(number)).rate for side in in_turns(loads, round_number)}
+        for round_number in range(effort.rounds(ROUNDS))
+    ]
+    return row("idle sessions", f"calls with {level:,} open, against with 1", rounds, "calls/s", promise=SPEED)
+
+
+def _memory(what: str, grown: dict[str, dict[int, int]]) -> Results:
+    rows = [
+        Row(
+            "memory",
+            f"each {what}, at {level:,}",
+            ratio=grown["ours"][level] / grown["theirs"][level] if grown["theirs"][level] > 0 else None,
+            ours=grown["ours"][level] / level / 1000,
+            theirs=grown["theirs"][level] / level / 1000,
+            unit="kB",
+        )
+        for level in grown["ours"]
+    ]
+    return Results(rows, {f"memory, {what}": grown})
+
+
+class Peer:
+    """One server process, what is open at it, and how much its memory has grown."""
+
+    def __init__(self, served: Served) -> None:
+        self._served = served
+        self._sessions: list[str] = []
+        self._calling: list[Connection] = []
+        self._standing: list[Connection] = []
+        self._before = 0
+
+    async def warm_up(self, effort: Effort) -> None:
+        load = await self.load()
+        await load.turn(effort.number(REQUESTS) + AT_ONCE)
+        self.begin_anew()
+
+    def begin_anew(self) -> None:
+        """From here on, it is seen how much the process grows."""
+        self._before = resident_memory(self._served.process.pid)
+
+    def grown(self) -> int:
+        return resident_memory(self._served.process.pid) - self._before
+
+    async def load(self) -> Load:
+        """Calls, each connection in a session of its own, which is opened for it the first time."""
+        if not self._calling:
+            self._calling = [await Connection.open(self._served.address) for _ in range(AT_ONCE)]
+            self._requests = [
+                post(call(1, "echo", text="round trip"), await open_session(connection)) for connection in self._calling
+            ]
+        return Load(list(zip(self._calling, self._requests, strict=True)), b"round trip")
+
+    async def open_sessions(self, number: int) -> None:
+        """Have so many idle sessions."""
+
+        async def open_some(left: Iterator[int]) -> None:
+            connection = await Connection.open(self._served.address)
+            for _ in left:
+                self._sessions.append(await open_session(connection))
+            connection.close()
+
+        left = iter(range(number - len(self._sessions)))
+        await asyncio.gather(*(open_some(left) for _ in range(AT_ONCE)))
+
+    async def open_streams(self, number: int) -> None:
+        """Have the standing streams of so many sessions open."""
+        sessions = self._sessions[len(self._standing) : number]
+        await self._stand([request_bytes("GET", "/mcp", headers_of({"method": ""}, session)) for session in sessions])
+
+    async def open_subscriptions(self, number: int) -> None:
+        await self._stand([post(listen())] * (number - len(self._standing)))
+
+    async def _stand(self, requests: list[bytes]) -> None:
+        connections = [each async for each in open_connections(self._served.address, len(requests))]
+        for connection, request in zip(connections, requests, strict=True):
+            # Not waited for: Daphne itself keeps the headers of a stream back until its first event.
+            connection.send(request)
+        self._standing += connections
+        await self._settled()
+
+    async def _settled(self) -> None:
+        """Return once what was sent has been received: a call that comes after it has been answered."""
+        await (await self.load()).turn(2 * AT_ONCE)
+        await asyncio.sleep(1)
+
+    def close(self) -> None:
+        for connection in (*self._calling, *self._standing):
+            connection.close()
+
+
+if __name__ == "__main__":
+    from bench.report import show
+
+    show(measure(Effort()).rows)

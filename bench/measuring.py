@@ -1,0 +1,140 @@
+"""How every part measures: both sides in turns, several rounds, the ratio taken within each round.
+
+What counts are the ratios: the absolute numbers are the machine's, and whatever else it does at the moment meets
+both sides of a round alike.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import resource
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from math import ceil
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+PACKAGES = ("mcp", "Django", "channels", "daphne", "Twisted", "uvicorn", "asgiref", "anyio", "pydantic", "psycopg")
+
+
+@dataclass(frozen=True)
+class Promise:
+    """What a ratio is to be."""
+
+    ratio: float
+    at_most: bool = False
+
+    def __str__(self) -> str:
+        return f"{'≤' if self.at_most else '≥'} {self.ratio:g}"
+
+    def is_kept_by(self, ratio: float) -> bool:
+        return ratio <= self.ratio if self.at_most else ratio >= self.ratio
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the table."""
+
+    part: str
+    case: str
+    ratio: float | None
+    ours: float
+    theirs: float
+    unit: str
+    promise: Promise | None = None
+
+    @property
+    def verdict(self) -> str:
+        if self.promise is None or self.ratio is None:
+            return ""
+        return "kept" if self.promise.is_kept_by(self.ratio) else "missed"
+
+
+@dataclass
+class Results:
+    """What a part has found out: lines of the table, the series of its plots, what it ran."""
+
+    rows: list[Row] = field(default_factory=list)
+    series: dict[str, Any] = field(default_factory=dict)
+    commands: list[str] = field(default_factory=list)
+
+    def add(self, other: Results) -> None:
+        self.rows += other.rows
+        self.series |= other.series
+        self.commands += [command for command in other.commands if command not in self.commands]
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How much is measured. The quick one shows that everything works; its figures are not worth much."""
+
+    quick: bool = False
+
+    def rounds(self, whole: int) -> int:
+        return 1 if self.quick else whole
+
+    def number(self, whole: int) -> int:
+        return max(1, whole // 10) if self.quick else whole
+
+
+def in_turns(sides: Iterable[str], round_number: int) -> list[str]:
+    """The order of the sides in a round: whoever is first in one is last in the next."""
+    order = list(sides)
+    return order if round_number % 2 else order[::-1]
+
+
+def row(
+    part: str,
+    case: str,
+    rounds: Sequence[dict[str, float]],
+    unit: str,
+    *,
+    ours: str = "ours",
+    theirs: str = "theirs",
+    promise: Promise | None = None,
+) -> Row:
+    """The medians over the rounds, and the median of the ratios that the rounds have."""
+    return Row(
+        part,
+        case,
+        ratio=median(each[ours] / each[theirs] for each in rounds),
+        ours=median(each[ours] for each in rounds),
+        theirs=median(each[theirs] for each in rounds),
+        unit=unit,
+        promise=promise,
+    )
+
+
+def percentile(values: Sequence[float], percent: float) -> float:
+    return sorted(values)[max(0, ceil(len(values) * percent / 100) - 1)]
+
+
+def resident_memory(pid: int) -> int:
+    """Bytes of memory that a process holds."""
+    rollup = Path(f"/proc/{pid}/smaps_rollup").read_text()
+    return int(next(line.split()[1] for line in rollup.splitlines() if line.startswith("Rss:"))) * 1024
+
+
+def allow_descriptors(number: int) -> None:
+    """Raise the limit of open files, of this process and of those that it starts.
+
+    Raises:
+        RuntimeError: the machine allows fewer.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < number:
+        raise RuntimeError(f"{number:,} open files are needed, and the hard limit is {hard:,} (ulimit -Hn).")
+    if soft < number:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (number, hard))
+
+
+def machine() -> str:
+    """What it was measured on and with."""
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    model = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
+    cores = f"{len(os.sched_getaffinity(0))} cores {model or platform.machine()}, {platform.system()}"
+    packages = ", ".join(f"{name} {version(name)}" for name in PACKAGES)
+    return f"{cores}. Python {platform.python_version()}, {packages}."

@@ -1,0 +1,91 @@
+"""Calls through the mount, against the SDK's own application and a bare "hello" on the same web server.
+
+    python -m bench.mount
+
+Daphne is run by ``runmcp`` on our side, by its own command on the other. Two generations of clients, answers as
+JSON and as an event stream, and two server classes on our side: an MCPServer of the SDK, as on the other side, shows
+what the mount costs; an ``mcp_serving.MCPServer`` what the mount and Django's ways cost together.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import ExitStack
+
+from bench.clients import Connection, Load, get, open_session, post
+from bench.measuring import Effort, Promise, Results, in_turns, percentile, row
+from bench.servers import WEB_SERVERS, Served, serving
+from tests.harness import call
+
+ROUNDS = 15
+REQUESTS = 400
+AT_ONCE = 16
+GENERATIONS = ("2026-07-28", "2025-11-25")
+RATE = Promise(0.95)
+LATENCY = Promise(1.1, at_most=True)
+
+
+def measure(effort: Effort) -> Results:
+    results = Results()
+    for web_server in WEB_SERVERS:
+        for json_response in (True, False):
+            results.add(asyncio.run(_compare(web_server, json_response, effort)))
+    return results
+
+
+async def _compare(web_server: str, json_response: bool, effort: Effort) -> Results:
+    with ExitStack() as stack:
+        sides = ["plain", "bare", "django", "hello"] if json_response else ["plain", "bare", "django"]
+        served = {side: stack.enter_context(serving(web_server, side, json_response=json_response)) for side in sides}
+        results = Results(commands=[each.command for each in served.values()])
+        for generation in GENERATIONS:
+            loads = {side: await _load(side, each, generation, json_response) for side, each in served.items()}
+            results.add(await _rounds(loads, f"{'JSON' if json_response else 'SSE'}, {generation}", web_server, effort))
+        return results
+
+
+async def _load(side: str, served: Served, generation: str, json_response: bool) -> Load:
+    connections = [await Connection.open(served.address) for _ in range(AT_ONCE)]
+    if side == "hello":
+        return Load([(each, get("/")) for each in connections], b"hello")
+    modern = generation == GENERATIONS[0]
+    # An older client gets an event stream for any call, a modern one where there is progress to report.
+    message = call(1, "report" if modern and not json_response else "echo", modern=modern, text="round trip")
+    if modern and not json_response:
+        message["params"]["_meta"] = {**message["params"]["_meta"], "progressToken": 1}
+    sessions = [None if modern else await open_session(each) for each in connections]
+    requests = [post(message, session) for session in sessions]
+    kind = b"application/json" if json_response else b"text/event-stream"
+    first = await connections[0].exchange(requests[0])
+    if kind not in first:
+        raise RuntimeError(f"not the kind of answer that is measured: {first!r}")
+    return Load(list(zip(connections, requests, strict=True)), b"round trip")
+
+
+async def _rounds(loads: dict[str, Load], case: str, web_server: str, effort: Effort) -> Results:
+    number = effort.number(REQUESTS)
+    for load in loads.values():
+        await load.turn(max(AT_ONCE, number // 2))  # warm-up
+    rounds = [
+        {side: await loads[side].turn(number) for side in in_turns(loads, round_number)}
+        for round_number in range(effort.rounds(ROUNDS))
+    ]
+    rates = [{side: turn.rate for side, turn in each.items()} for each in rounds]
+    late = [{side: percentile(turn.latencies, 99) * 1000 for side, turn in each.items()} for each in rounds]
+    part = f"mount, {web_server}"
+    rows = [
+        row(part, case, rates, "calls/s", ours="plain", theirs="bare", promise=RATE),
+        row(part, f"{case}, p99", late, "ms", ours="plain", theirs="bare", promise=LATENCY),
+        row(part, f"{case}, mcp_serving.MCPServer", rates, "calls/s", ours="django", theirs="bare"),
+        row(part, f"{case}, mcp_serving.MCPServer, p99", late, "ms", ours="django", theirs="bare"),
+    ]
+    if "hello" in loads:
+        rows.append(row(part, f"{case}, against hello", rates, "/s", ours="plain", theirs="hello"))
+    latencies = {side: [latency * 1000 for each in rounds for latency in each[side].latencies] for side in loads}
+    return Results(rows, {f"latency, {web_server}, {case}": latencies})
+
+
+if __name__ == "__main__":
+    from bench.report import show
+
+    show(measure(Effort()).rows)

@@ -1,0 +1,105 @@
+"""The plots of docs/benchmarks.md."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from bench.measuring import Results, percentile
+
+CAPTIONS = {
+    "ratios": "Every promised ratio, and the promise as a mark.",
+    "latency": "How long the calls take, by the share of them: JSON, 2026-07-28, sixteen at once.",
+    "memory": "What the process grows by with idle sessions and open streams.",
+    "shutdown": "From the last answer to the end of the process.",
+}
+
+_COLORS = {"ours": "#0b6e4f", "theirs": "#b0632c"}
+"""Dark enough for each other, in grey too."""
+
+
+def draw(results: Results, folder: Path) -> None:
+    """Write the plots as SVG, the same bytes for the same figures."""
+    import matplotlib
+
+    matplotlib.use("svg")
+    matplotlib.rcParams.update(
+        {"svg.hashsalt": "mcp-serving", "svg.fonttype": "none", "axes.spines.top": False, "axes.spines.right": False}
+    )
+    folder.mkdir(exist_ok=True)
+    for name, plot in (("ratios", _ratios), ("latency", _latency), ("memory", _memory), ("shutdown", _shutdown)):
+        figure = plot(results)
+        figure.savefig(folder / f"{name}.svg", bbox_inches="tight", metadata={"Date": None, "Creator": None})
+
+
+def _figure(columns: int = 1, height: float = 3.2) -> tuple[Any, Any]:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(8, height), layout="constrained")
+    return figure, figure.subplots(1, columns)
+
+
+def _ratios(results: Results) -> Any:
+    rows = [row for row in results.rows if row.promise is not None and row.ratio is not None][::-1]
+    figure, axes = _figure(height=0.6 + 0.21 * len(rows))
+    for place, row in enumerate(rows):
+        axes.barh(place, row.ratio, color=_COLORS["ours" if row.verdict == "kept" else "theirs"], height=0.7)
+        axes.plot([row.promise.ratio] * 2, [place - 0.45, place + 0.45], color="black", linewidth=1.5)
+    axes.set_yticks(range(len(rows)), [f"{row.part}: {row.case} ({row.promise})" for row in rows], fontsize=7)
+    axes.set_ylim(-0.7, len(rows) - 0.3)
+    axes.axvline(1, color="grey", linewidth=0.5)
+    axes.set_xlabel("ours / theirs")
+    return figure
+
+
+def _latency(results: Results) -> Any:
+    web_servers = ("Daphne", "uvicorn")
+    figure, both = _figure(len(web_servers))
+    for axes, web_server in zip(both, web_servers, strict=True):
+        latencies = results.series[f"latency, {web_server}, JSON, 2026-07-28"]
+        for side, label, color in (
+            ("plain", "the mount, SDK MCPServer", _COLORS["ours"]),
+            ("django", "the mount, mcp_serving.MCPServer", "#4f9d7f"),
+            ("bare", "the SDK's application", _COLORS["theirs"]),
+        ):
+            shares = [share / 10 for share in range(0, 1000, 5)]
+            axes.plot(shares, [percentile(latencies[side], share) for share in shares], label=label, color=color)
+        axes.set_title(web_server)
+        axes.set_xlabel("share of the calls, %")
+        axes.set_ylabel("answered within, ms")
+        axes.set_ylim(bottom=0)
+        axes.legend(fontsize=7, frameon=False)
+    return figure
+
+
+def _memory(results: Results) -> Any:
+    kinds = {
+        name.removeprefix("memory, "): grown for name, grown in results.series.items() if name.startswith("memory")
+    }
+    figure, every = _figure(len(kinds))
+    for axes, (kind, grown) in zip(every, kinds.items(), strict=True):
+        for side, label in (("ours", "the mount"), ("theirs", "the SDK's application")):
+            axes.plot(
+                [0, *grown[side]],
+                [0, *(size / 1e6 for size in grown[side].values())],
+                label=label,
+                color=_COLORS[side],
+                marker="o",
+                markersize=3,
+            )
+        axes.set_xlabel(f"each: {kind}", fontsize=8)
+        axes.set_ylabel("growth of the process, MB")
+        axes.legend(fontsize=7, frameon=False)
+    return figure
+
+
+def _shutdown(results: Results) -> Any:
+    figure, axes = _figure()
+    for (side, took), color in zip(results.series["shutdown"].items(), _COLORS.values(), strict=True):
+        axes.plot(list(took), list(took.values()), label=side, color=color, marker="o", markersize=3)
+    axes.set_xscale("log")
+    axes.set_xlabel("calls in flight at the signal")
+    axes.set_ylabel("last answer to exit, s")
+    axes.set_ylim(bottom=0)
+    axes.legend(frameon=False)
+    return figure

@@ -1,0 +1,63 @@
+"""The MCP server that is served over HTTP: the same tools, declared on a server of either class."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from mcp.server.mcpserver import Context, MCPServer
+
+OPTIONS: dict[str, Any] = {"max_sessions": None, "session_idle_timeout": None}
+"""Of both sides: five thousand sessions are to stay."""
+
+
+def sdk_server() -> MCPServer[Any]:
+    """With the SDK's own class; it logs nothing for each request, as Django's ways would have it."""
+    return declared_on(MCPServer("bench", log_level="WARNING"))
+
+
+def django_server() -> MCPServer[Any]:
+    """With the class of this package, which knows Django."""
+    from mcp_serving import MCPServer as DjangoMCPServer
+
+    return declared_on(DjangoMCPServer("bench"))
+
+
+def declared_on(server: MCPServer[Any]) -> MCPServer[Any]:
+    let_go = asyncio.Event()
+    in_flight: list[None] = []
+
+    @server.tool()
+    async def echo(text: str) -> str:
+        return text
+
+    @server.tool()
+    async def report(text: str, ctx: Context) -> str:
+        """Reports progress, so that the answer of a modern client, too, is an event stream."""
+        await ctx.report_progress(1, 2)
+        return text
+
+    @server.tool()
+    async def wait() -> str:
+        """A call in flight: until somebody calls ``release``."""
+        in_flight.append(None)
+        await let_go.wait()
+        return "released"
+
+    @server.tool()
+    async def waiting() -> str:
+        """How many calls of ``wait`` there are."""
+        return str(len(in_flight))
+
+    @server.tool()
+    async def release(seconds: float) -> str:
+        asyncio.get_running_loop().call_later(seconds, let_go.set)
+        return "soon"
+
+    return server
+
+
+async def hello(scope: Any, receive: Any, send: Any) -> None:
+    """The least that an ASGI application can answer."""
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"5")]})
+    await send({"type": "http.response.body", "body": b"hello"})

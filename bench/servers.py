@@ -1,0 +1,72 @@
+"""The web servers of the benchmarks, each a process of its own: ours, the SDK's application, a bare "hello"."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from tests.harness import DEADLINE, MANAGE, Process, environment, free_port, running, tcp, wait_until
+
+WEB_SERVERS = ("Daphne", "uvicorn")
+
+_APPLICATIONS = {
+    # The handler around an SDK MCPServer, and around one of ours; the SDK's application; the least there can be.
+    "plain": "bench.mounted:application",
+    "django": "bench.mounted:application",
+    "bare": "bench.bare:app",
+    "hello": "bench.served:hello",
+}
+
+
+@dataclass(frozen=True)
+class Served:
+    process: Process
+    address: str
+    command: str
+    """As one would type it."""
+
+
+@contextmanager
+def serving(web_server: str, side: str, *, json_response: bool = False) -> Iterator[Served]:
+    """A process that serves one side, once it listens."""
+    port = free_port()
+    command, changes = _command(web_server, side, port)
+    changes |= {"BENCH_JSON": str(int(json_response)), "BENCH_CLASS": "ours" if side == "django" else "sdk"}
+    env = environment(TEST_DEBUG="0", **changes)
+    with running(command, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL) as process:
+        wait_until(lambda: _listens(port, process), f"{shlex.join(command)} listens", DEADLINE)
+        yield Served(process, f"http://127.0.0.1:{port}", typed(command))
+
+
+def _command(web_server: str, side: str, port: int) -> tuple[list[str], dict[str, str]]:
+    if web_server == "uvicorn":
+        # A connection waits while the other sides have their turns: longer than uvicorn's five seconds.
+        quiet = ["--no-access-log", "--log-level", "warning", "--timeout-keep-alive", "600"]
+        return [sys.executable, "-m", "uvicorn", *quiet, "--port", str(port), _APPLICATIONS[side]], {}
+    if side in ("plain", "django"):
+        names = {"SERVER": "bench.mounted.server", "HTTP_SERVER": "bench.mounted.build_daphne"}
+        return [*MANAGE, "runmcp", "--transport", "http"], {
+            "TEST_MCP_SERVING": json.dumps(names),
+            "TEST_ENDPOINTS": tcp(port),
+        }
+    application = {"bare": "bench.bare:for_daphne"}.get(side, _APPLICATIONS[side])
+    # Without the access log, which a Daphne server has only where somebody asks for it.
+    return [sys.executable, "-m", "daphne", "-v", "0", "-b", "127.0.0.1", "-p", str(port), application], {}
+
+
+def _listens(port: int, process: Process) -> bool:
+    if process.popen.poll() is not None:
+        raise AssertionError(f"it has ended:\n{process.errors}")
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def typed(command: list[str]) -> str:
+    """A command as one would type it: with ``python``, and any port."""
+    return " ".join(shlex.quote({sys.executable: "python"}.get(part, part)) for part in command)

@@ -1,0 +1,92 @@
+"""What a client waits for: from the start of a process to its first answer. And what the app adds to others' starts.
+
+    python -m bench.startup
+
+An MCP client of the desktop starts ``runmcp`` anew each time. It has to import Django and the SDK, whatever it does:
+that alone is the other side.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+
+from bench.measuring import Effort, Promise, Results, in_turns, row
+from bench.servers import typed
+from tests.harness import INITIALIZE, INITIALIZED, MANAGE, ROOT, environment
+
+ROUNDS = 15
+FIRST_ANSWER = Promise(1.2, at_most=True)
+CHECK = Promise(1.05, at_most=True)
+
+LIST_TOOLS = {"jsonrpc": "2.0", "id": "list", "method": "tools/list"}
+GREETING = b"".join(json.dumps(message).encode() + b"\n" for message in (INITIALIZE, INITIALIZED, LIST_TOOLS))
+
+SERVE = [*MANAGE, "runmcp", "--transport", "stdio"]
+IMPORT = [
+    sys.executable,
+    "-c",
+    "import django; django.setup(); from mcp.server.mcpserver import MCPServer; print('imported', flush=True)",
+]
+CHECKED = [*MANAGE, "check"]
+SERVERS = {"an SDK MCPServer": "bench.served.sdk_server", "an mcp_serving.MCPServer": "bench.served.django_server"}
+
+
+def measure(effort: Effort) -> Results:
+    results = Results(commands=[typed(command) for command in (SERVE, IMPORT, CHECKED)])
+    for kind, server in SERVERS.items():
+        sides = {"ours": (SERVE, 2, server), "theirs": (IMPORT, 1, server)}
+        rounds = [
+            {side: _until_lines(*sides[side]) for side in in_turns(sides, number)}
+            for number in range(effort.rounds(ROUNDS))
+        ]
+        case = f"runmcp to its first tools/list, {kind}, against the imports alone"
+        results.rows.append(row("start", case, rounds, "s", promise=FIRST_ANSWER))
+    checks = {"ours": next(iter(SERVERS.values())), "theirs": ""}
+    rounds = [
+        {side: _until_end(CHECKED, checks[side]) for side in in_turns(checks, number)}
+        for number in range(effort.rounds(ROUNDS))
+    ]
+    results.rows.append(row("start", "check with the app, against without", rounds, "s", promise=CHECK))
+    return results
+
+
+def _until_lines(command: list[str], number: int, server: str) -> float:
+    """Seconds from its start until so many lines have come, with a client's greeting waiting for it."""
+    started = time.perf_counter()
+    with subprocess.Popen(
+        command,
+        env=_environment(server),
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(GREETING)
+        process.stdin.flush()
+        lines = [process.stdout.readline() for _ in range(number)]
+        took = time.perf_counter() - started
+        process.kill()
+    if not (lines[-1] == b"imported\n" or b'"tools"' in lines[-1]):
+        raise RuntimeError(f"not the answer: {lines!r}")
+    return took
+
+
+def _until_end(command: list[str], server: str) -> float:
+    started = time.perf_counter()
+    subprocess.run(command, env=_environment(server), cwd=ROOT, check=True, capture_output=True)
+    return time.perf_counter() - started
+
+
+def _environment(server: str) -> dict[str, str]:
+    return environment(DJANGO_SETTINGS_MODULE="bench.startup_settings", BENCH_SERVER=server)
+
+
+if __name__ == "__main__":
+    from bench.report import show
+
+    show(measure(Effort()).rows)
