@@ -29,6 +29,7 @@ class Configuration:
     http_server: str | None = None
     transport: Transport = Transport.STDIO
     shutdown_timeout: float = DEFAULT_SHUTDOWN_TIMEOUT
+    channel_layer: str | None = None
 
 
 def configuration() -> Configuration:
@@ -156,11 +157,25 @@ def valid_shutdown_timeout(value: object) -> float:
     return seconds
 
 
+def configured_layer(value: object) -> str:
+    """``value`` if it is the name of a channel layer that the settings have.
+
+    Raises:
+        ValueError: it is not.
+    """
+    known = getattr(settings, "CHANNEL_LAYERS", {})
+    if not isinstance(value, str) or value not in known:
+        allowed = f"one of {_listed(known)}" if known else "one of CHANNEL_LAYERS, which has none"
+        raise ValueError(f"{value!r} is not a channel layer; it has to be {allowed}.")
+    return value
+
+
 _KEYS: dict[str, Callable[[Any], Any]] = {
     "SERVER": dotted_path,
     "HTTP_SERVER": dotted_path,
     "TRANSPORT": Transport.parse,
     "SHUTDOWN_TIMEOUT": valid_shutdown_timeout,
+    "CHANNEL_LAYER": configured_layer,
 }
 
 

@@ -13,6 +13,7 @@ import pytest
 
 from tests.harness import ROOT, Events
 from tests.postgres import PostgreSQL, running_postgresql
+from tests.private_redis import Redis, running_redis
 
 if TYPE_CHECKING:
     from tests.doors import Doors
@@ -79,4 +80,18 @@ def doors(tmp_path_factory: pytest.TempPathFactory, users: None) -> Iterator[Doo
 def postgres() -> Iterator[PostgreSQL]:
     """A PostgreSQL of the tests' own."""
     with running_postgresql() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def redis() -> Iterator[Redis]:
+    """A Redis of the tests' own."""
+    with running_redis() as server:
+        yield server
+
+
+@pytest.fixture
+def redis_of_its_own() -> Iterator[Redis]:
+    """For a test that stops it."""
+    with running_redis() as server:
         yield server

@@ -48,6 +48,10 @@ WRONG_SETTINGS = {
     "timeout that no float can hold": ({"SHUTDOWN_TIMEOUT": 10**400}, "the shutdown timeout is 10{400};"),
     "negative timeout": ({"SHUTDOWN_TIMEOUT": -1}, "the shutdown timeout is -1"),
     "module that does not exist": ({"SERVER": "tests.nowhere.server"}, "no module 'tests.nowhere'"),
+    "channel layer that does not exist": (
+        {"CHANNEL_LAYER": "redis"},
+        "'redis' is not a channel layer; it has to be one of CHANNEL_LAYERS, which has none",
+    ),
     "path of a wrong type": ({"SERVER": 7}, "7 is not a dotted path"),
     "path without a module": ({"HTTP_SERVER": "build"}, "'build' names no module"),
 }

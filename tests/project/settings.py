@@ -11,6 +11,7 @@ INSTALLED_APPS = ["mcp_serving", *json.loads(os.environ.get("TEST_APPS", "[]"))]
 ROOT_URLCONF = "tests.project.urls"
 ASGI_APPLICATION = os.environ.get("TEST_ASGI_APPLICATION", "tests.project.asgi.application")
 DATABASES = json.loads(os.environ.get("TEST_DATABASES", "{}"))
+CHANNEL_LAYERS = json.loads(os.environ.get("TEST_CHANNEL_LAYERS", "{}"))
 USE_TZ = True
 MCP_SERVING = json.loads(
     os.environ.get(

@@ -1,0 +1,32 @@
+"""The channel layer that the processes of a project have in common, if they have one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from channels import DEFAULT_CHANNEL_LAYER
+from channels.layers import InMemoryChannelLayer, channel_layers
+
+from mcp_serving import conf
+
+if TYPE_CHECKING:
+    from channels.layers import BaseChannelLayer
+
+
+def layer_name() -> str | None:
+    """The name of the layer: ``MCP_SERVING["CHANNEL_LAYER"]``, else ``default`` where that is configured."""
+    name = conf.configuration().channel_layer
+    if name is not None:
+        return name
+    return DEFAULT_CHANNEL_LAYER if DEFAULT_CHANNEL_LAYER in channel_layers else None
+
+
+def channel_layer() -> BaseChannelLayer | None:
+    """The layer itself; None where the settings have none."""
+    name = layer_name()
+    return None if name is None else channel_layers[name]
+
+
+def reaches_other_processes(layer: BaseChannelLayer) -> bool:
+    """Whether what is sent on it can arrive anywhere else: the in-memory layer is each process's own."""
+    return not isinstance(layer, InMemoryChannelLayer)
