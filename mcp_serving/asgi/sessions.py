@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import secrets
 from collections import Counter
-from contextlib import contextmanager
+from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -28,14 +28,17 @@ from mcp_serving import sdk
 from mcp_serving.asgi import access
 from mcp_serving.asgi.guard import ASGIApp, Message, Receive, Scope, Send
 from mcp_serving.asgi.refusal import Refusal
+from mcp_serving.asgi.relay import Fate
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import AsyncIterator, Iterator
 
     from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
     from mcp.server.streamable_http import EventCallback, EventMessage
     from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
     from mcp_types import JSONRPCMessage
+
+    from mcp_serving.asgi.relay import Relay
 
 logger = logging.getLogger(__name__)
 
@@ -94,6 +97,7 @@ class Sessions:
         self._held: Counter[str] = Counter()
         self._opening: Counter[str] = Counter()
         self._streams: Counter[str] = Counter()
+        self._relay: Relay | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         scope = access.with_user_of_token(scope)
@@ -106,10 +110,43 @@ class Sessions:
                 await (self._app(scope, receive, send) if free else _TOO_MANY_STREAMS.send(scope, send))
         elif self._manager.stateless:
             await self._app(scope, receive, send)
-        elif given := [value for name, value in scope["headers"] if name == _HEADER]:
-            await self._serve_in_session(_Session.of(given, owner), owner, scope, receive, send)
+        elif given := _given(scope):
+            session = _Session.of(given, owner)
+            if self._relay is not None and session.worker not in ("", self._relay.channel):
+                await self._serve_elsewhere(session, owner, scope, receive, send)
+            else:
+                await self._serve_in_session(session, owner, scope, receive, send)
         else:
             await self._serve_opening(owner, scope, receive, send)
+
+    # Past one process
+
+    @asynccontextmanager
+    async def shared(self, relay: Relay | None) -> AsyncIterator[None]:
+        """For as long as the block lasts, have requests of other workers' sessions relayed, if there is a relay."""
+        if relay is None or self._manager.stateless:
+            yield
+            return
+        async with relay.open():
+            self._relay = relay
+            try:
+                yield
+            finally:
+                self._relay = None
+
+    async def serve_guest(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve a request of another worker, which has found out who calls."""
+        owner = principal(scope)
+        await self._serve_in_session(_Session.of(_given(scope), owner), owner, scope, receive, send)
+
+    async def _serve_elsewhere(
+        self, session: _Session, owner: str | None, scope: Scope, receive: Receive, send: Send
+    ) -> None:
+        assert self._relay is not None
+        if await self._relay.relay(session.worker, scope, receive, send) is Fate.OWNER_GONE:
+            await self._serve_in_session(_Session(), owner, scope, _nothing_more, send)
+
+    # In this process
 
     async def _serve_in_session(
         self, session: _Session, owner: str | None, scope: Scope, receive: Receive, send: Send
@@ -138,7 +175,8 @@ class Sessions:
         if owner is not None and not self._has_room(owner):
             await _TOO_MANY_SESSIONS.send(scope, send)
             return
-        session = _Session(nonce=secrets.token_hex(8))
+        worker = "" if self._relay is None else self._relay.channel
+        session = _Session(nonce=secrets.token_hex(8), worker=worker)
         with session.at_hand(), self._counted(owner, session):
             await self._app(scope, receive, session.signing(send, owner))
 
@@ -220,6 +258,16 @@ def _name_of(user: Any) -> str:
     return repr(user) if key is None else str(key)
 
 
+async def _nothing_more() -> Message:
+    """``receive`` for a request whose body has been read."""
+    return {"type": "http.request", "body": b"", "more_body": False}
+
+
+def _given(scope: Scope) -> list[bytes]:
+    """The session ids that a request names."""
+    return [value for name, value in scope["headers"] if name == _HEADER]
+
+
 def _is_of_an_older_client(scope: Scope) -> bool:
     """By the header that the SDK tells them by."""
     version = next((value for name, value in scope["headers"] if name == MCP_PROTOCOL_VERSION_HEADER.encode()), None)
@@ -246,15 +294,17 @@ class _Session:
     nonce: str = ""
     known_as: bytes = b""
     """What its client calls it."""
+    worker: str = ""
+    """The channel of the worker that has it; empty where no other worker could be asked."""
 
     @classmethod
     def of(cls, given: list[bytes], owner: str | None) -> _Session:
         """The session that these headers name; one that does not exist if it is somebody else's."""
         try:
-            name, nonce = _signer(owner).unsign(given[0].decode("latin-1")).split(".")
+            name, nonce, worker = _signer(owner).unsign(given[0].decode("latin-1")).split(".", 2)
         except (BadSignature, ValueError):
             return cls()
-        return cls(name, nonce, given[0]) if len(given) == 1 else cls()
+        return cls(name, nonce, given[0], worker) if len(given) == 1 else cls()
 
     @contextmanager
     def at_hand(self) -> Iterator[None]:
@@ -281,7 +331,7 @@ class _Session:
     def _told(self, value: bytes, owner: str | None) -> bytes:
         if not self.known_as:
             self.id = value.decode()
-            self.known_as = _signer(owner).sign(f"{self.id}.{self.nonce}").encode()
+            self.known_as = _signer(owner).sign(f"{self.id}.{self.nonce}.{self.worker}").encode()
         return self.known_as
 
 
