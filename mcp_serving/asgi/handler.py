@@ -15,9 +15,10 @@ from django.urls.exceptions import Resolver404
 from mcp_serving import layers, sdk
 from mcp_serving.asgi import access, hosts, lifecycle, page
 from mcp_serving.asgi.access import STATE_ONE, VERIFIER_FAILED, Access, VerifierFailed
+from mcp_serving.asgi.events import SessionEvents
 from mcp_serving.asgi.guard import ASGIApp, Guard, Receive, Scope, Send, respond, wire_of
 from mcp_serving.asgi.relay import Relay
-from mcp_serving.asgi.sessions import Bounds, SessionEvents, Sessions
+from mcp_serving.asgi.sessions import Bounds, Sessions
 from mcp_serving.runtime import Runtime
 from mcp_serving.tools.discovery import discover
 from mcp_serving.tools.threads import thread_of_its_own

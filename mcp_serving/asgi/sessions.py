@@ -6,19 +6,17 @@ else it is an id that does not exist, so that the SDK's own answer to such a one
 
 from __future__ import annotations
 
-import logging
 import secrets
 from collections import Counter
 from contextlib import asynccontextmanager, contextmanager
-from contextvars import ContextVar
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from django.core.signing import BadSignature, Signer
 from mcp.server.auth.middleware.auth_context import get_access_token
 from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
 from mcp.server.auth.provider import principal_components
-from mcp.server.streamable_http import LAST_EVENT_ID_HEADER, MCP_SESSION_ID_HEADER, EventStore
+from mcp.server.streamable_http import LAST_EVENT_ID_HEADER, MCP_SESSION_ID_HEADER
 from mcp.shared.exceptions import MCPError
 from mcp.shared.inbound import MCP_METHOD_HEADER, MCP_PROTOCOL_VERSION_HEADER
 from mcp_types import INTERNAL_ERROR
@@ -26,6 +24,7 @@ from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 
 from mcp_serving import sdk
 from mcp_serving.asgi import access
+from mcp_serving.asgi.events import session_nonce
 from mcp_serving.asgi.guard import ASGIApp, Message, Receive, Scope, Send
 from mcp_serving.asgi.refusal import Refusal
 from mcp_serving.asgi.relay import Fate
@@ -34,13 +33,9 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
 
     from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
-    from mcp.server.streamable_http import EventCallback, EventMessage
     from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
-    from mcp_types import JSONRPCMessage
 
     from mcp_serving.asgi.relay import Relay
-
-logger = logging.getLogger(__name__)
 
 _HEADER = MCP_SESSION_ID_HEADER.encode()
 _LAST_EVENT = LAST_EVENT_ID_HEADER.encode()
@@ -184,7 +179,7 @@ class Sessions:
 
     async def bounded(self, ctx: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:
         """An MCP middleware: so many calls of a session run at once, whether their client still waits or has left."""
-        nonce = _nonce.get()
+        nonce = session_nonce.get()
         is_call = ctx.request_id is not None and ctx.method != "ping"
         with self._stream(f"calls of {nonce}" if nonce and is_call else None) as free:
             if not free:
@@ -278,10 +273,6 @@ def _listens(scope: Scope) -> bool:
     return (MCP_METHOD_HEADER.encode(), sdk.LISTEN.encode()) in {tuple(header) for header in scope["headers"]}
 
 
-_nonce: ContextVar[str] = ContextVar("mcp_serving.session_nonce", default="")
-"""Of the session that is at hand: in its requests, and in the task that writes its streams."""
-
-
 @dataclass
 class _Session:
     """A session of an older client.
@@ -308,11 +299,11 @@ class _Session:
 
     @contextmanager
     def at_hand(self) -> Iterator[None]:
-        token = _nonce.set(self.nonce)
+        token = session_nonce.set(self.nonce)
         try:
             yield
         finally:
-            _nonce.reset(token)
+            session_nonce.reset(token)
 
     def signing(self, send: Send, owner: str | None) -> Send:
         """``send``, for which the SDK's id of the session becomes the one that its client gets."""
@@ -337,45 +328,6 @@ class _Session:
 
 def _signer(owner: str | None) -> Signer:
     return Signer(salt=f"mcp_serving.session:{owner!r}")
-
-
-class SessionEvents(EventStore):
-    """An event store in which each session has events of its own, whatever store is underneath.
-
-    The SDK tells a store the id of a request and no session: "1" in all of them. Without this, who resumes
-    would be sent what others have missed.
-
-    Args:
-        store: keeps the events of all sessions.
-    """
-
-    def __init__(self, store: EventStore) -> None:
-        self._store = store
-
-    async def store_event(self, stream_id: str, message: JSONRPCMessage | None) -> str:
-        try:
-            event_id = await self._store.store_event(f"{_nonce.get()}:{stream_id}", message)
-        except Exception:
-            # Raised into the SDK, it would end what delivers the answers of the session, all that are still to come.
-            logger.exception("An event could not be stored: it is sent without an id, and cannot be resumed after.")
-            return ""
-        return self._signer.sign(event_id)
-
-    async def replay_events_after(self, last_event_id: str, send_callback: EventCallback) -> str | None:
-        async def send_signed(event: EventMessage) -> None:
-            event_id = event.event_id
-            await send_callback(replace(event, event_id=event_id and self._signer.sign(event_id)))
-
-        try:
-            event_id = self._signer.unsign(last_event_id)
-        except BadSignature:
-            return None
-        stream_id = await self._store.replay_events_after(event_id, send_signed)
-        return None if stream_id is None else stream_id.partition(":")[2]
-
-    @property
-    def _signer(self) -> Signer:
-        return Signer(salt=f"mcp_serving.event:{_nonce.get()}")
 
 
 _TOO_MANY_SESSIONS = Refusal(
