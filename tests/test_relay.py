@@ -16,7 +16,7 @@ import pytest
 from tests import in_django
 from tests.asgi_servers import serving
 from tests.doors import bearer, logged_in
-from tests.harness import DEADLINE, INITIALIZE, INITIALIZED, Events, Process, call, text_of, wait_until
+from tests.harness import DEADLINE, INITIALIZE, INITIALIZED, Events, Process, call, text_of
 from tests.http_client import Answer, Clients, Connection
 from tests.private_redis import Redis
 from tests.raw_http import headers_of
@@ -295,7 +295,7 @@ def test_while_redis_is_away_local_sessions_go_on_and_relayed_requests_are_503_u
                 assert (await another.request("POST", "/mcp", call(3, "echo", text="x"))).status == 200
                 redis_of_its_own.start()
                 async with asyncio.timeout(DEADLINE):
-                    while (await relayed()).status != 200:
+                    while (await relayed()).status != 200:  # noqa: ASYNC110 - nobody tells a client
                         await asyncio.sleep(0.1)
                 assert (await (await elsewhere(another, owner)).request("POST", "/mcp", call(4, "state"))).status == 200
 

@@ -67,7 +67,7 @@ class Relay:
 
     @property
     def channel(self) -> str:
-        """What this worker is called by the others."""
+        """What this worker is called by the others; see ``Links``."""
         return self._links.channel
 
     @asynccontextmanager
@@ -107,6 +107,9 @@ class Relay:
         link = self._links.to(channel)
         if link is None:
             return Fate.OWNER_GONE
+        if not self.channel:  # which the answer would come to
+            await UNREACHABLE.send(scope, send)
+            return Fate.ANSWERED
         try:
             told = callers.packed(scope)
         except CallerCannotBeTold as error:
