@@ -17,7 +17,7 @@ from mcp_serving.asgi import access, hosts, lifecycle, page
 from mcp_serving.asgi.access import STATE_ONE, VERIFIER_FAILED, Access, VerifierFailed
 from mcp_serving.asgi.guard import ASGIApp, Guard, Receive, Scope, Send, respond, wire_of
 from mcp_serving.asgi.sessions import Bounds, SessionEvents, Sessions
-from mcp_serving.runtime import Runtime
+from mcp_serving.runtime import Runtime, what_is_there_stays
 from mcp_serving.tools.discovery import discover
 from mcp_serving.tools.threads import thread_of_its_own
 
@@ -189,7 +189,8 @@ class StreamableHTTPHandler:
             return
         await send({"type": "lifespan.startup.complete"})
         try:
-            await receive()
+            with what_is_there_stays():
+                await receive()
         finally:
             await lifecycle.close()
         await send({"type": "lifespan.shutdown.complete"})
