@@ -11,6 +11,7 @@ import anyio
 import pytest
 from channels.exceptions import ChannelFull
 from channels.layers import InMemoryChannelLayer
+from starlette.authentication import SimpleUser
 
 from mcp_serving.asgi import links
 from mcp_serving.asgi.relay import Fate, Relay
@@ -71,8 +72,8 @@ class Client:
             self.body += message["body"]
             self.is_over = not message.get("more_body", False)
 
-    async def asks(self, relay: Relay, owner: str) -> Fate:
-        scope = {"type": "http", "method": "POST", "path": "/mcp", "headers": []}
+    async def asks(self, relay: Relay, owner: str, **more: Any) -> Fate:
+        scope = {"type": "http", "method": "POST", "path": "/mcp", "headers": [], **more}
         async with asyncio.timeout(DEADLINE):
             return await relay.relay(owner, scope, self.receive, self.send)
 
@@ -259,3 +260,16 @@ def test_a_request_that_arrives_too_late_is_not_served(monkeypatch: pytest.Monke
             assert client.status == 503
 
     run(work)
+
+
+def test_a_user_who_is_no_model_cannot_be_told_to_another_worker_which_is_said_in_the_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def work() -> None:
+        async with two(InMemoryChannelLayer()) as (here, there):
+            client = Client()
+            await client.asks(here, there.channel, user=SimpleUser("ann"))
+            assert client.status == 500
+
+    run(work)
+    assert "cannot be relayed there: starlette.authentication.SimpleUser is no model" in caplog.text

@@ -224,6 +224,7 @@ class Links:
         self._links: dict[str, Link] = {}
         self._gone: dict[str, None] = {}
         self._works = True
+        self._may_be_forgotten = asyncio.Event()
         self._receiving: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._last_tick = 0.0
@@ -262,9 +263,12 @@ class Links:
         return True
 
     async def _stay_joined(self) -> None:
-        joined = bool(self._works)
+        joined = self._works
         while True:
-            await asyncio.sleep(REJOIN_SECONDS if joined else TICK)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(REJOIN_SECONDS if joined else TICK):
+                    await self._may_be_forgotten.wait()
+            self._may_be_forgotten.clear()
             joined = await self._join()
 
     async def _say_goodbye(self) -> None:
@@ -308,6 +312,7 @@ class Links:
         if not self._works:
             self._works = True
             logger.info("The channel layer works again.")
+            self._may_be_forgotten.set()
             self._forgive()
 
     def _forgive(self) -> None:
