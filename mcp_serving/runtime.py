@@ -18,7 +18,9 @@ from pydantic import ValidationError
 
 from mcp_serving import logs, sdk
 from mcp_serving.deadline import Deadline
+from mcp_serving.events import here
 from mcp_serving.ledger import CANCELLED_SECONDS, Ledger, current_exchange
+from mcp_serving.relay import events_of_other_processes
 
 if TYPE_CHECKING:
     from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
@@ -177,13 +179,18 @@ class Runtime:
         Raises:
             Exception: whatever the lifespan raised while it was entered.
         """
-        return sdk.joined(self.server, await self._lifespan.open(), self._handle)
+        state = await self._lifespan.open()
+        if here.has_buses:
+            await self.open_on_top(events_of_other_processes, events_of_other_processes, "relay of events")
+        return sdk.joined(self.server, state, self._handle)
 
-    async def open_on_top(self, key: Hashable, manager: Callable[[], AbstractAsyncContextManager[T]]) -> T:
+    async def open_on_top(
+        self, key: Hashable, manager: Callable[[], AbstractAsyncContextManager[T]], name: str = "session manager"
+    ) -> T:
         """Enter what lives inside the lifespan, once for each key, and return its value; see ``Held.open``."""
         held = self._on_top.get(key)
         if held is None:
-            held = self._on_top[key] = Held("session manager", manager)
+            held = self._on_top[key] = Held(name, manager)
         value: T = await held.open()
         return value
 
@@ -211,7 +218,7 @@ class Runtime:
         return await self.close_lifespan(deadline)
 
     async def close_on_top(self, deadline: Deadline, share: float) -> None:
-        """Leave the session managers.
+        """Leave the session managers, and what else is on top of the lifespan.
 
         They wait for threads that nobody can cancel: they get a share of the time, so that the user's own
         cleanup always has its turn.
