@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-GROUP = "mcp-serving.events"
+GROUP = "mcp_serving.events"
 """Every process that serves MCP is in this group of the channel layer."""
 
 SEND_SECONDS = 2.0

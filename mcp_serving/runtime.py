@@ -19,8 +19,8 @@ from pydantic import ValidationError
 from mcp_serving import logs, sdk
 from mcp_serving.deadline import Deadline
 from mcp_serving.events import here
+from mcp_serving.hearing import events_of_other_processes
 from mcp_serving.ledger import CANCELLED_SECONDS, Ledger, current_exchange
-from mcp_serving.relay import events_of_other_processes
 
 if TYPE_CHECKING:
     from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
@@ -181,7 +181,7 @@ class Runtime:
         """
         state = await self._lifespan.open()
         if here.has_buses:
-            await self.open_on_top(events_of_other_processes, events_of_other_processes, "relay of events")
+            await self.open_on_top(events_of_other_processes, events_of_other_processes, "hearing of events")
         return sdk.joined(self.server, state, self._handle)
 
     async def open_on_top(
