@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from mcp_serving.asgi.event_stores import InMemoryEventStore, RedisEventStore
     from mcp_serving.asgi.handler import StreamableHTTPHandler
     from mcp_serving.errors import (
         AccessNotStated,
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "AccessNotStated": "errors",
+    "InMemoryEventStore": "asgi.event_stores",
     "InvalidEndpoint": "errors",
     "InvalidHTTPServer": "errors",
     "InvalidServer": "errors",
@@ -44,6 +46,7 @@ _HOMES = {
     "NoApplication": "errors",
     "NoElicitation": "errors",
     "NoHTTPServer": "errors",
+    "RedisEventStore": "asgi.event_stores",
     "Registry": "tools.registry",
     "Server": "server",
     "ShutdownTimeout": "errors",
@@ -57,6 +60,7 @@ _HOMES = {
 
 __all__ = [
     "AccessNotStated",
+    "InMemoryEventStore",
     "InvalidEndpoint",
     "InvalidHTTPServer",
     "InvalidServer",
@@ -67,6 +71,7 @@ __all__ = [
     "NoApplication",
     "NoElicitation",
     "NoHTTPServer",
+    "RedisEventStore",
     "Registry",
     "Server",
     "ShutdownTimeout",

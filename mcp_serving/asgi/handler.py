@@ -293,8 +293,12 @@ class StreamableHTTPHandler:
         view = await Runtime.of(self._server).open()
         view.middleware.insert(1, sessions.bounded)
         manager.app = view
-        async with manager.run():
-            yield Mounted(app, sdk.mcp_endpoint(app, self.options))
+        try:
+            async with manager.run():
+                yield Mounted(app, sdk.mcp_endpoint(app, self.options))
+        finally:
+            if isinstance(manager.event_store, SessionEvents):
+                await manager.event_store.aclose()
 
 
 async def _exchange(app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:

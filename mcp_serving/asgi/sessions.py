@@ -24,9 +24,10 @@ from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 
 from mcp_serving import sdk
 from mcp_serving.asgi import access
-from mcp_serving.asgi.events import session_nonce
+from mcp_serving.asgi.events import SessionEvents, session_nonce
 from mcp_serving.asgi.guard import ASGIApp, Message, Receive, Scope, Send
 from mcp_serving.asgi.refusal import Refusal
+from mcp_serving.asgi.resumption import replay_what_is_left
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -115,9 +116,21 @@ class Sessions:
         with self._stream(session.nonce if scope["method"] == "GET" else None) as free, session.at_hand():
             if free:
                 send = self._knowing_the_end(session, session.signing(send, owner))
-                await self._app({**scope, "headers": headers}, receive, send)
+                scope = {**scope, "headers": headers}
+                left = self._events_after_the_end(session)
+                if left is not None and await replay_what_is_left(left, session.id, scope, receive, send):
+                    return
+                await self._app(scope, receive, send)
+                if scope["method"] == "DELETE" and (ended := self._events_after_the_end(session)) is not None:
+                    await ended.forget()
             else:
                 await _TOO_MANY_STREAMS.send(scope, send)
+
+    def _events_after_the_end(self, session: _Session) -> SessionEvents | None:
+        """The events of a session that has ended, in this process or with the one that had it."""
+        events = self._manager.event_store
+        over = session.nonce and sdk.has_ended(self._manager, session.id)
+        return events if over and isinstance(events, SessionEvents) else None
 
     def _knowing_the_end(self, session: _Session, send: Send) -> Send:
         """``send``, for which a call is not the server's failure if its client has ended the session meanwhile."""
