@@ -37,7 +37,7 @@ MESSAGE_SIZE = 64 * 1024
 PATIENCE = 3.0
 """Seconds without a word after which another worker that was asked for one is taken to be gone."""
 
-TICK = 0.5
+TICK = 1.0
 """Seconds between two questions whether a worker is still there, while it has something of ours in hand."""
 
 FULL_SECONDS = 1.0
