@@ -30,6 +30,7 @@ async def replay_what_is_left(
         events: of the handler.
         session_id: the SDK's, which the request has in its header.
         scope: of the request; where it does not resume, nothing is done.
+        receive: waits until the client leaves, as a web server's does: the SDK asks it over and over.
 
     Returns:
         Whether the request is answered: with the events, or with 503 while the store cannot be read. False where
