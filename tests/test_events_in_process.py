@@ -170,6 +170,8 @@ def test_a_session_can_subscribe_to_so_many_resources_and_no_more(monkeypatch: p
                 await session.subscribe_resource("open://3")
             await session.unsubscribe_resource("open://1")
             await session.subscribe_resource("open://3")
+            with pytest.raises(MCPError, match="Unknown resource"):
+                await session.subscribe_resource("open://" + 3000 * "3")
 
     run(work)
 
