@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-GROUP = "mcp-serving.events"
+GROUP = "mcp_serving.events"
 """Every process that serves MCP is in this group of the channel layer."""
 
 SEND_SECONDS = 2.0
@@ -228,7 +228,8 @@ class Others:
         if not self.away:
             self.away = True
             logger.warning(
-                "The channel layer cannot be used (%s): until it can, an event reaches no other process.",
+                "The channel layer cannot be used (%s): until it can, an event reaches no other process, and a request "
+                "of a session in another worker gets 503.",
                 in_one_line(error),
             )
 

@@ -12,12 +12,14 @@ from django.conf import settings
 from django.urls import re_path
 from django.urls.exceptions import Resolver404
 
-from mcp_serving import sdk
+from mcp_serving import layers, sdk
 from mcp_serving.asgi import access, hosts, lifecycle, page
 from mcp_serving.asgi.access import STATE_ONE, VERIFIER_FAILED, Access, VerifierFailed
+from mcp_serving.asgi.events import SessionEvents
 from mcp_serving.asgi.guard import ASGIApp, Guard, Receive, Scope, Send, respond, wire_of
-from mcp_serving.asgi.sessions import Bounds, SessionEvents, Sessions
-from mcp_serving.runtime import Runtime
+from mcp_serving.asgi.relay import Relay
+from mcp_serving.asgi.sessions import Bounds, Sessions
+from mcp_serving.runtime import Runtime, what_is_there_stays
 from mcp_serving.tools.discovery import discover
 from mcp_serving.tools.threads import thread_of_its_own
 
@@ -189,7 +191,8 @@ class StreamableHTTPHandler:
             return
         await send({"type": "lifespan.startup.complete"})
         try:
-            await receive()
+            with what_is_there_stays():
+                await receive()
         finally:
             await lifecycle.close()
         await send({"type": "lifespan.shutdown.complete"})
@@ -292,8 +295,17 @@ class StreamableHTTPHandler:
         view = await Runtime.of(self._server).open()
         view.middleware.insert(1, sessions.bounded)
         manager.app = view
-        async with manager.run():
-            yield Mounted(app, sdk.mcp_endpoint(app, self.options))
+        layer = layers.channel_layer()
+        relay = None
+        if layer is not None and layers.reaches_other_processes(layer):
+            serve_guest = partial(self._guarded, partial(_exchange, sessions.serve_guest))
+            relay = Relay(layer, serve_guest, self.place, manager.max_request_body_size)
+        try:
+            async with manager.run(), sessions.shared(relay):
+                yield Mounted(app, sdk.mcp_endpoint(app, self.options))
+        finally:
+            if isinstance(manager.event_store, SessionEvents):
+                await manager.event_store.aclose()
 
 
 async def _exchange(app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:

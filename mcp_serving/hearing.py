@@ -66,20 +66,20 @@ async def events_of_other_processes() -> AsyncIterator[None]:
     if layer is None:
         yield
         return
-    relay = _Relay(layer)
-    task = asyncio.create_task(relay.run(), name="events of other processes")
+    hearing = _Hearing(layer)
+    task = asyncio.create_task(hearing.run(), name="events of other processes")
     try:
         # A client that subscribes as soon as it can misses nothing.
         with suppress(TimeoutError):
             async with asyncio.timeout(START_SECONDS):
-                await relay.tried.wait()
+                await hearing.tried.wait()
         yield
     finally:
         task.cancel()
         await asyncio.wait({task}, timeout=2 * LEAVE_SECONDS)
 
 
-class _Relay:
+class _Hearing:
     def __init__(self, layer: BaseChannelLayer) -> None:
         self.tried = asyncio.Event()
         """Whether the first attempt to join has come to an end, good or bad."""
@@ -100,6 +100,7 @@ class _Relay:
         while True:
             joined = math.inf
             try:
+                # A new one each time: the pub/sub layer forgets a channel that nobody receives on any more.
                 # Of the layer's default prefix, as Channels' own consumers have: one lock of channels_redis is held by
                 # whoever receives for all channels with a prefix, and those of another one would wait for it.
                 channel = channel or await self._layer.new_channel()
