@@ -21,6 +21,7 @@ EACH_ONCE = "each-once"
 """Sessions that have each interpreter and each Django once: what .ci/run has time for."""
 
 PARTS = [
+    "tests/test_events_in_process.py",
     "tests/test_gate.py",
     "tests/test_mcpserver.py",
     "tests/test_mount.py",

@@ -71,7 +71,26 @@ def check_import(**_: Any) -> list[CheckMessage]:
                 conf.load(path)
             except Exception as error:
                 found.append(Error(f"{name}: {error}", id=number))
-    return found + _check_handlers(server)
+    return found + _check_layer() + _check_handlers(server)
+
+
+def _check_layer() -> list[CheckMessage]:
+    from mcp_serving import layers
+
+    try:
+        layer = layers.channel_layer()
+    except Exception:  # of CHANNEL_LAYERS, which is Channels' own: the log has it when a server starts
+        return []
+    if settings.DEBUG or layer is None or layers.reaches_other_processes(layer):
+        return []
+    return [
+        CheckWarning(
+            f"The channel layer {layers.layer_name()!r} is the in-memory one, which reaches no other process: an event "
+            "is heard by the clients of the process in which it happens, and by no others.",
+            hint="Use channels_redis, or no channel layer where there is one process.",
+            id="mcp_serving.W003",
+        )
+    ]
 
 
 def _check_server(path: str, server: Any) -> list[CheckMessage]:

@@ -168,3 +168,4 @@ class _Hearing:
                 here.deliver(event)
             except Exception as error:  # of another version of this package
                 logger.warning("An event of another process was not understood (%s).", in_one_line(error))
+            await asyncio.sleep(0)  # between the events of a burst, the listeners send

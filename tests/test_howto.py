@@ -13,6 +13,7 @@ from pathlib import Path
 
 import anyio
 import pytest
+from anyio import to_thread
 from mcp import Client, StdioServerParameters
 
 from tests.bounded import accepts
@@ -137,6 +138,42 @@ def test_toolsets_of_django_mcp_server_have_become_functions(tutorial: Path, tmp
     manage(folder, "manage.py", "shell", "--verbosity", "0", "-c", "User.objects.create_user('ann')")
     server = ["manage.py", "runmcp", "--user", "ann"]
     assert anyio.run(answers, folder, server, "count_tasks", "who_am_i") == [1, "ann"]
+
+
+def test_what_the_page_about_events_tells_is_heard_in_another_process(tmp_path: Path, redis: Redis) -> None:
+    folder = project(tmp_path / "mysite", "events.md")
+    settings = folder / "mysite" / "settings.py"
+    assert "redis://127.0.0.1:6379/0" in settings.read_text()
+    settings.write_text(settings.read_text().replace("redis://127.0.0.1:6379/0", redis.url))
+    manage(folder, "manage.py", "shell", "--verbosity", "0", "-c", TASKS)
+    changes = """
+import asyncio
+from tasks.views import finish_all, reopen_all
+finish_all(None)
+asyncio.run(reopen_all(None))
+Task.objects.get(pk=1).save()
+"""
+
+    def serving(*arguments: str) -> Client:
+        arguments = ("manage.py", "runmcp", *arguments)
+        environment = environment_of_a_project()
+        return Client(StdioServerParameters(command=sys.executable, args=arguments, env=environment, cwd=folder))
+
+    async def work() -> None:
+        with anyio.fail_after(DEADLINE):
+            async with serving() as client, serving("--server", "mysite.other.server") as of_the_sdk:
+                for uri in ("task://1", "tasks://open"):
+                    assert "one" in (await client.read_resource(uri)).contents[0].text  # type: ignore[union-attr]
+                async with (
+                    client.listen(resource_subscriptions=["task://1"]) as ours,
+                    of_the_sdk.listen(resource_subscriptions=["tasks://open"]) as theirs,
+                ):
+                    await to_thread.run_sync(manage, folder, "manage.py", "shell", "--verbosity", "0", "-c", changes)
+                    # The client has them as one while nobody looks.
+                    assert (await anext(aiter(ours))).uri == "task://1"  # type: ignore[union-attr]
+                    assert (await anext(aiter(theirs))).uri == "tasks://open"  # type: ignore[union-attr]
+
+    anyio.run(work)
 
 
 def copy_with(folder: Path, tutorial: Path, page: str, *files: str) -> Path:

@@ -229,6 +229,14 @@ def test_deploy_checks_warn_of_write_tools_behind_handlers_that_cannot_ask_older
     assert all("cannot use delete_everything through it" in line for line in warnings)
 
 
+def test_deploy_checks_warn_of_a_channel_layer_that_reaches_no_other_process_once_debug_is_off() -> None:
+    layers = json.dumps({"default": {"BACKEND": "channels.layers.InMemoryChannelLayer"}})
+    for debug, warned in (("0", True), ("1", False)):
+        check = manage("check", "--deploy", TEST_CHANNEL_LAYERS=layers, TEST_DEBUG=debug)
+        assert ("mcp_serving.W003" in check.stderr) == warned
+    assert "mcp_serving.W003" not in manage("check", "--deploy", TEST_DEBUG="0").stderr
+
+
 def test_the_mcp_module_of_an_installed_app_is_imported_when_the_server_is_wanted() -> None:
     with_app = {"TEST_APPS": '["tests.project.reusable"]'}
     command = manage("runmcp", "--server", "tests.project.mcp.empty", **with_app)
