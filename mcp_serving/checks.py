@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from typing import Any
 
 from django.apps import apps
@@ -71,7 +72,7 @@ def check_import(**_: Any) -> list[CheckMessage]:
                 conf.load(path)
             except Exception as error:
                 found.append(Error(f"{name}: {error}", id=number))
-    return found + _check_handlers(server)
+    return found + _check_handlers(server) + _check_workers()
 
 
 def _check_server(path: str, server: Any) -> list[CheckMessage]:
@@ -112,3 +113,36 @@ def _check_handlers(server: Any) -> list[CheckMessage]:
             if handler.options.get(option)
         ]
     return found
+
+
+_WORKERS = ("WEB_CONCURRENCY", "GRANIAN_WORKERS")
+"""Where web servers look for how many workers to start: uvicorn and gunicorn, granian. Daphne and runmcp have one."""
+
+
+def _check_workers() -> list[CheckMessage]:
+    """Sessions that only one of several workers knows, as far as the environment tells that there are several."""
+    from mcp_serving import layers
+    from mcp_serving.asgi import lifecycle
+
+    try:
+        layer = layers.channel_layer()
+    except Exception as error:
+        return [Error(f"CHANNEL_LAYERS[{layers.layer_name()!r}]: {conf.cause_of(error)}.", id="mcp_serving.E007")]
+    if layer is not None and layers.reaches_other_processes(layer):
+        return []
+    several = [f"{name}={os.environ[name]}" for name in _WORKERS if _is_several(os.environ.get(name, ""))]
+    return [
+        CheckWarning(
+            f"{several[0]} starts several workers, which have no channel layer in common: of the sessions that clients "
+            f"up to 2025-11-25 open at {handler.place}, each is known to one worker, and to the others 404.",
+            hint="Put channels_redis into CHANNEL_LAYERS, have a proxy lead each client to the same worker, or give "
+            "the handler stateless_http=True.",
+            id="mcp_serving.W002",
+        )
+        for handler in lifecycle.handlers()
+        if several and not handler.options.get("stateless_http")
+    ]
+
+
+def _is_several(workers: str) -> bool:
+    return workers.isdecimal() and int(workers) > 1
