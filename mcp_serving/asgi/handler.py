@@ -12,11 +12,13 @@ from django.conf import settings
 from django.urls import re_path
 from django.urls.exceptions import Resolver404
 
-from mcp_serving import sdk
+from mcp_serving import layers, sdk
 from mcp_serving.asgi import access, hosts, lifecycle, page
 from mcp_serving.asgi.access import STATE_ONE, VERIFIER_FAILED, Access, VerifierFailed
+from mcp_serving.asgi.events import SessionEvents
 from mcp_serving.asgi.guard import ASGIApp, Guard, Receive, Scope, Send, respond, wire_of
-from mcp_serving.asgi.sessions import Bounds, SessionEvents, Sessions
+from mcp_serving.asgi.relay import Relay
+from mcp_serving.asgi.sessions import Bounds, Sessions
 from mcp_serving.runtime import Runtime
 from mcp_serving.tools.discovery import discover
 from mcp_serving.tools.threads import thread_of_its_own
@@ -292,7 +294,12 @@ class StreamableHTTPHandler:
         view = await Runtime.of(self._server).open()
         view.middleware.insert(1, sessions.bounded)
         manager.app = view
-        async with manager.run():
+        layer = layers.channel_layer()
+        relay = None
+        if layer is not None and layers.reaches_other_processes(layer):
+            serve_guest = partial(self._guarded, partial(_exchange, sessions.serve_guest))
+            relay = Relay(layer, serve_guest, self.place, manager.max_request_body_size)
+        async with manager.run(), sessions.shared(relay):
             yield Mounted(app, sdk.mcp_endpoint(app, self.options))
 
 

@@ -6,19 +6,17 @@ else it is an id that does not exist, so that the SDK's own answer to such a one
 
 from __future__ import annotations
 
-import logging
 import secrets
 from collections import Counter
-from contextlib import contextmanager
-from contextvars import ContextVar
-from dataclasses import dataclass, replace
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from django.core.signing import BadSignature, Signer
 from mcp.server.auth.middleware.auth_context import get_access_token
 from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
 from mcp.server.auth.provider import principal_components
-from mcp.server.streamable_http import LAST_EVENT_ID_HEADER, MCP_SESSION_ID_HEADER, EventStore
+from mcp.server.streamable_http import LAST_EVENT_ID_HEADER, MCP_SESSION_ID_HEADER
 from mcp.shared.exceptions import MCPError
 from mcp.shared.inbound import MCP_METHOD_HEADER, MCP_PROTOCOL_VERSION_HEADER
 from mcp_types import INTERNAL_ERROR
@@ -26,18 +24,18 @@ from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 
 from mcp_serving import sdk
 from mcp_serving.asgi import access
+from mcp_serving.asgi.events import session_nonce
 from mcp_serving.asgi.guard import ASGIApp, Message, Receive, Scope, Send
 from mcp_serving.asgi.refusal import Refusal
+from mcp_serving.asgi.relay import Fate
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import AsyncIterator, Iterator
 
     from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
-    from mcp.server.streamable_http import EventCallback, EventMessage
     from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
-    from mcp_types import JSONRPCMessage
 
-logger = logging.getLogger(__name__)
+    from mcp_serving.asgi.relay import Relay
 
 _HEADER = MCP_SESSION_ID_HEADER.encode()
 _LAST_EVENT = LAST_EVENT_ID_HEADER.encode()
@@ -94,6 +92,7 @@ class Sessions:
         self._held: Counter[str] = Counter()
         self._opening: Counter[str] = Counter()
         self._streams: Counter[str] = Counter()
+        self._relay: Relay | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         scope = access.with_user_of_token(scope)
@@ -106,10 +105,43 @@ class Sessions:
                 await (self._app(scope, receive, send) if free else _TOO_MANY_STREAMS.send(scope, send))
         elif self._manager.stateless:
             await self._app(scope, receive, send)
-        elif given := [value for name, value in scope["headers"] if name == _HEADER]:
-            await self._serve_in_session(_Session.of(given, owner), owner, scope, receive, send)
+        elif given := _given(scope):
+            session = _Session.of(given, owner)
+            if self._relay is not None and session.worker not in ("", self._relay.channel):
+                await self._serve_elsewhere(session, owner, scope, receive, send)
+            else:
+                await self._serve_in_session(session, owner, scope, receive, send)
         else:
             await self._serve_opening(owner, scope, receive, send)
+
+    # Past one process
+
+    @asynccontextmanager
+    async def shared(self, relay: Relay | None) -> AsyncIterator[None]:
+        """For as long as the block lasts, have requests of other workers' sessions relayed, if there is a relay."""
+        if relay is None or self._manager.stateless:
+            yield
+            return
+        async with relay.open():
+            self._relay = relay
+            try:
+                yield
+            finally:
+                self._relay = None
+
+    async def serve_guest(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve a request of another worker, which has found out who calls."""
+        owner = principal(scope)
+        await self._serve_in_session(_Session.of(_given(scope), owner), owner, scope, receive, send)
+
+    async def _serve_elsewhere(
+        self, session: _Session, owner: str | None, scope: Scope, receive: Receive, send: Send
+    ) -> None:
+        assert self._relay is not None
+        if await self._relay.relay(session.worker, scope, receive, send) is Fate.OWNER_GONE:
+            await self._serve_in_session(_Session(), owner, scope, _nothing_more, send)
+
+    # In this process
 
     async def _serve_in_session(
         self, session: _Session, owner: str | None, scope: Scope, receive: Receive, send: Send
@@ -138,7 +170,8 @@ class Sessions:
         if owner is not None and not self._has_room(owner):
             await _TOO_MANY_SESSIONS.send(scope, send)
             return
-        session = _Session(nonce=secrets.token_hex(8))
+        worker = "" if self._relay is None else self._relay.channel
+        session = _Session(nonce=secrets.token_hex(8), worker=worker)
         with session.at_hand(), self._counted(owner, session):
             await self._app(scope, receive, session.signing(send, owner))
 
@@ -146,7 +179,7 @@ class Sessions:
 
     async def bounded(self, ctx: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:
         """An MCP middleware: so many calls of a session run at once, whether their client still waits or has left."""
-        nonce = _nonce.get()
+        nonce = session_nonce.get()
         is_call = ctx.request_id is not None and ctx.method != "ping"
         with self._stream(f"calls of {nonce}" if nonce and is_call else None) as free:
             if not free:
@@ -220,6 +253,16 @@ def _name_of(user: Any) -> str:
     return repr(user) if key is None else str(key)
 
 
+async def _nothing_more() -> Message:
+    """``receive`` for a request whose body has been read."""
+    return {"type": "http.request", "body": b"", "more_body": False}
+
+
+def _given(scope: Scope) -> list[bytes]:
+    """The session ids that a request names."""
+    return [value for name, value in scope["headers"] if name == _HEADER]
+
+
 def _is_of_an_older_client(scope: Scope) -> bool:
     """By the header that the SDK tells them by."""
     version = next((value for name, value in scope["headers"] if name == MCP_PROTOCOL_VERSION_HEADER.encode()), None)
@@ -228,10 +271,6 @@ def _is_of_an_older_client(scope: Scope) -> bool:
 
 def _listens(scope: Scope) -> bool:
     return (MCP_METHOD_HEADER.encode(), sdk.LISTEN.encode()) in {tuple(header) for header in scope["headers"]}
-
-
-_nonce: ContextVar[str] = ContextVar("mcp_serving.session_nonce", default="")
-"""Of the session that is at hand: in its requests, and in the task that writes its streams."""
 
 
 @dataclass
@@ -246,23 +285,25 @@ class _Session:
     nonce: str = ""
     known_as: bytes = b""
     """What its client calls it."""
+    worker: str = ""
+    """The channel of the worker that has it; empty where no other worker could be asked."""
 
     @classmethod
     def of(cls, given: list[bytes], owner: str | None) -> _Session:
         """The session that these headers name; one that does not exist if it is somebody else's."""
         try:
-            name, nonce = _signer(owner).unsign(given[0].decode("latin-1")).split(".")
+            name, nonce, worker = _signer(owner).unsign(given[0].decode("latin-1")).split(".", 2)
         except (BadSignature, ValueError):
             return cls()
-        return cls(name, nonce, given[0]) if len(given) == 1 else cls()
+        return cls(name, nonce, given[0], worker) if len(given) == 1 else cls()
 
     @contextmanager
     def at_hand(self) -> Iterator[None]:
-        token = _nonce.set(self.nonce)
+        token = session_nonce.set(self.nonce)
         try:
             yield
         finally:
-            _nonce.reset(token)
+            session_nonce.reset(token)
 
     def signing(self, send: Send, owner: str | None) -> Send:
         """``send``, for which the SDK's id of the session becomes the one that its client gets."""
@@ -281,51 +322,12 @@ class _Session:
     def _told(self, value: bytes, owner: str | None) -> bytes:
         if not self.known_as:
             self.id = value.decode()
-            self.known_as = _signer(owner).sign(f"{self.id}.{self.nonce}").encode()
+            self.known_as = _signer(owner).sign(f"{self.id}.{self.nonce}.{self.worker}").encode()
         return self.known_as
 
 
 def _signer(owner: str | None) -> Signer:
     return Signer(salt=f"mcp_serving.session:{owner!r}")
-
-
-class SessionEvents(EventStore):
-    """An event store in which each session has events of its own, whatever store is underneath.
-
-    The SDK tells a store the id of a request and no session: "1" in all of them. Without this, who resumes
-    would be sent what others have missed.
-
-    Args:
-        store: keeps the events of all sessions.
-    """
-
-    def __init__(self, store: EventStore) -> None:
-        self._store = store
-
-    async def store_event(self, stream_id: str, message: JSONRPCMessage | None) -> str:
-        try:
-            event_id = await self._store.store_event(f"{_nonce.get()}:{stream_id}", message)
-        except Exception:
-            # Raised into the SDK, it would end what delivers the answers of the session, all that are still to come.
-            logger.exception("An event could not be stored: it is sent without an id, and cannot be resumed after.")
-            return ""
-        return self._signer.sign(event_id)
-
-    async def replay_events_after(self, last_event_id: str, send_callback: EventCallback) -> str | None:
-        async def send_signed(event: EventMessage) -> None:
-            event_id = event.event_id
-            await send_callback(replace(event, event_id=event_id and self._signer.sign(event_id)))
-
-        try:
-            event_id = self._signer.unsign(last_event_id)
-        except BadSignature:
-            return None
-        stream_id = await self._store.replay_events_after(event_id, send_signed)
-        return None if stream_id is None else stream_id.partition(":")[2]
-
-    @property
-    def _signer(self) -> Signer:
-        return Signer(salt=f"mcp_serving.event:{_nonce.get()}")
 
 
 _TOO_MANY_SESSIONS = Refusal(

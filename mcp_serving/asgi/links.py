@@ -1,0 +1,372 @@
+"""Messages between the workers of a project, over their channel layer.
+
+A layer delivers at most once, most of the time: ``channels_redis`` may deliver a message twice, and forgets all that
+wait when Redis restarts. Here each message is numbered, so that the other end drops what comes twice, and knows when
+one was lost: then both ends give up what they had in hand with each other, and go on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+
+from channels.exceptions import ChannelFull
+
+if TYPE_CHECKING:
+    from channels.layers import BaseChannelLayer
+
+logger = logging.getLogger(__name__)
+
+Part: TypeAlias = dict[str, Any]
+"""What one worker says to another: a dict of what a channel layer carries. Several may go in one message."""
+
+WORKERS = "mcp_serving.workers"
+"""The group of all workers: who leaves says so to it."""
+
+MESSAGE_SIZE = 64 * 1024
+"""Bytes of bodies in one message, at the most."""
+
+PATIENCE = 3.0
+"""Seconds without a word after which another worker that was asked for one is taken to be gone."""
+
+TICK = 0.5
+"""Seconds between two questions whether a worker is still there, while it has something of ours in hand."""
+
+FULL_SECONDS = 1.0
+"""For how long a new request waits for room in the channel of another worker."""
+
+SEND_SECONDS = 2.0
+"""How long the layer may take for one message before it counts as failing."""
+
+REJOIN_SECONDS = 60.0
+"""How often the group is joined again: a layer that has restarted knows of no groups."""
+
+REMEMBERED = 10_000
+"""How many workers that are gone are remembered: longer ago, finding it out again takes PATIENCE."""
+
+
+class Hearer(Protocol):
+    """Who uses the links."""
+
+    def hear(self, link: Link, part: Part) -> None:
+        """Another worker has said this."""
+
+    def lose(self, link: Link, *, gone: bool, before: int | None = None) -> None:
+        """What is in hand with this worker is lost.
+
+        Args:
+            link: the worker.
+            gone: it does not exist any more; else it only cannot be reached, or something was lost on the way.
+            before: where only what was said in messages before this number is lost.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class _Said:
+    part: Part
+    size: int
+    on_refused: Callable[[], None] | None
+    on_sent: Callable[[int], None] | None
+
+
+class Link:
+    """What this worker says to another one, in order.
+
+    Attributes:
+        channel: the other worker's.
+        watched: how many things of the other worker are in hand here; it ends them, unless it is gone.
+    """
+
+    def __init__(self, links: Links, channel: str) -> None:
+        self.channel = channel
+        self.watched = 0
+        self.heard = time.monotonic()
+        self._waiting = 0
+        # Later than any number that a link to the same worker, forgotten since, has ever used.
+        self._first = self._last_sent = time.time_ns() // 1000
+        self._last_heard: int | None = None
+        self._links = links
+        self._outbox: deque[_Said] = deque()
+        self._sender: asyncio.Task[None] | None = None
+        self._failing_since: float | None = None
+        self._is_stopped = False
+
+    @property
+    def waiting(self) -> int:
+        """How many things the other worker has in hand, and this one waits for."""
+        return self._waiting
+
+    @waiting.setter
+    def waiting(self, waiting: int) -> None:
+        if not self._waiting:
+            self.heard = time.monotonic()  # nobody had to say anything before
+        self._waiting = waiting
+
+    def say(
+        self,
+        part: Part,
+        *,
+        size: int = 0,
+        on_refused: Callable[[], None] | None = None,
+        on_sent: Callable[[int], None] | None = None,
+    ) -> None:
+        """Send this part, soon.
+
+        Args:
+            part: what is said.
+            size: bytes of bodies in it.
+            on_refused: where given, nobody waits until the layer works again: it is called instead.
+            on_sent: is called with the number of the message, once that is on its way.
+        """
+        if self._is_stopped:
+            return
+        self._outbox.append(_Said(part, size, on_refused, on_sent))
+        if self._sender is None:
+            self._sender = asyncio.create_task(self._send_all(), name="mcp_serving link")
+
+    async def _send_all(self) -> None:
+        try:
+            while self._outbox:
+                await self._send_some()
+        finally:
+            self._sender = None
+
+    async def _send_some(self) -> None:
+        batch, size = [self._outbox.popleft()], 0
+        while self._outbox and (size := size + batch[-1].size) + self._outbox[0].size <= MESSAGE_SIZE:
+            batch.append(self._outbox.popleft())
+        number = self._last_sent + 1
+        try:
+            await self._links.send(
+                self.channel,
+                {
+                    "from": self._links.channel,
+                    "first": self._first + 1,
+                    "number": number,
+                    "parts": [said.part for said in batch],
+                },
+            )
+        except Exception as error:
+            await self._put_back(batch, error)
+            return
+        self._failing_since = None
+        self._last_sent = number
+        for said in batch:
+            if said.on_sent is not None:
+                said.on_sent(number)
+
+    async def _put_back(self, batch: list[_Said], error: Exception) -> None:
+        """Keep what the layer has not taken for another try, or give it up."""
+        now = time.monotonic()
+        if self._failing_since is None:
+            self._failing_since = now
+        failing_for = now - self._failing_since
+        kept = batch
+        if not isinstance(error, ChannelFull) or failing_for >= FULL_SECONDS:
+            kept = [said for said in batch if said.on_refused is None]
+        self._outbox.extendleft(reversed(kept))
+        for said in batch:
+            if said not in kept and said.on_refused is not None:
+                said.on_refused()
+        if failing_for >= PATIENCE:
+            self._outbox.clear()
+            self._failing_since = None
+            self._links.hearer.lose(self, gone=False)
+        elif kept:
+            await asyncio.sleep(0.01 if isinstance(error, ChannelFull) else 0.1)
+
+    def hear(self, message: dict[str, Any]) -> None:
+        self.heard = time.monotonic()
+        number: int = message["number"]
+        expected = message["first"] if self._last_heard is None else self._last_heard + 1
+        if number < expected:
+            return  # delivered twice
+        self._last_heard = number
+        if number > expected:
+            logger.warning("The channel layer has lost messages of another worker: what they were about is given up.")
+            self._links.hearer.lose(self, gone=False)
+            self.say({"kind": "lost", "before": number})
+        for part in message["parts"]:
+            if part["kind"] == "ping":
+                self.say({"kind": "pong"})
+            elif part["kind"] == "lost":
+                self._links.hearer.lose(self, gone=False, before=part["before"])
+            elif part["kind"] != "pong":
+                self._links.hearer.hear(self, part)
+
+    def stop(self) -> None:
+        """Nobody is there to hear: say nothing more."""
+        self._is_stopped = True
+        if self._sender is not None:
+            self._sender.cancel()
+
+
+class Links:
+    """The place of this worker among the others: its own channel, and a link to each worker it has to do with.
+
+    Args:
+        layer: the channel layer that the workers have in common.
+        hearer: is told what others say, and what is lost.
+    """
+
+    channel: str
+
+    def __init__(self, layer: BaseChannelLayer, hearer: Hearer) -> None:
+        self.hearer = hearer
+        self._layer = layer
+        self._links: dict[str, Link] = {}
+        self._gone: dict[str, None] = {}
+        self._works = True
+        self._timer: asyncio.TimerHandle | None = None
+        self._last_tick = 0.0
+
+    @asynccontextmanager
+    async def open(self) -> AsyncIterator[None]:
+        """Hear others for as long as the block lasts; at its end, tell them that this worker is gone."""
+        # Of the layer's own prefix: in one process, it lets only one receive whose channels have another.
+        self.channel = await self._layer.new_channel()
+        tasks = [
+            asyncio.create_task(self._receive(), name="mcp_serving links"),
+            asyncio.create_task(self._stay_in_group(), name="mcp_serving workers"),
+        ]
+        try:
+            yield
+        finally:
+            if self._timer is not None:
+                self._timer.cancel()
+            for link in self._links.values():
+                link.stop()
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
+            await self._say_goodbye()
+
+    async def _say_goodbye(self) -> None:
+        with suppress(Exception):  # who is told nothing finds out
+            async with asyncio.timeout(SEND_SECONDS):
+                await self._layer.group_discard(WORKERS, self.channel)
+                await self._layer.group_send(WORKERS, {"gone": self.channel})
+
+    def to(self, channel: str) -> Link | None:
+        """The link to a worker; None for one that is gone."""
+        if channel in self._gone:
+            return None
+        link = self._links.get(channel)
+        if link is None:
+            link = self._links[channel] = Link(self, channel)
+        return link
+
+    async def send(self, channel: str, message: dict[str, Any]) -> None:
+        """Send a whole message, or raise."""
+        try:
+            async with asyncio.timeout(SEND_SECONDS):
+                await self._layer.send(channel, message)
+        except ChannelFull:
+            raise
+        except Exception as error:
+            self._fails(error)
+            raise
+        self._recovered()
+
+    # Whether the layer works
+
+    def _fails(self, error: Exception) -> None:
+        if self._works:
+            self._works = False
+            cause = " ".join(f"{type(error).__name__}: {error}".split())
+            logger.error(
+                "The channel layer fails (%s): requests of sessions in other workers get 503 until it works.", cause
+            )
+
+    def _recovered(self) -> None:
+        if not self._works:
+            self._works = True
+            logger.info("The channel layer works again.")
+            self._forgive()
+
+    def _forgive(self) -> None:
+        """Nobody could be heard: the silence is nobody's fault."""
+        for link in self._links.values():
+            link.heard = time.monotonic()
+
+    # Hearing
+
+    async def _receive(self) -> None:
+        while True:
+            try:
+                message = await self._layer.receive(self.channel)
+            except Exception as error:
+                if type(error).__name__ != "TimeoutError":  # redis-py 8 knows no blocking command: there is no message
+                    self._fails(error)
+                    await asyncio.sleep(0.1)
+                continue
+            self._recovered()
+            try:
+                self._hear(message)
+            except Exception:
+                logger.exception("A message of another worker could not be handled.")
+
+    def _hear(self, message: dict[str, Any]) -> None:
+        if (gone := message.get("gone")) is not None:
+            if gone != self.channel:
+                self._take_for_gone(gone)
+            return
+        self._gone.pop(message["from"], None)  # it was only silent for long
+        link = self.to(message["from"])
+        assert link is not None
+        link.hear(message)
+
+    async def _stay_in_group(self) -> None:
+        while True:
+            try:
+                await self._layer.group_add(WORKERS, self.channel)
+            except Exception as error:
+                self._fails(error)
+                await asyncio.sleep(TICK)
+            else:
+                self._recovered()
+                await asyncio.sleep(REJOIN_SECONDS)
+
+    # Who is still there
+
+    def watch(self) -> None:
+        """Something is in hand with another worker now: look from time to time whether that is still there."""
+        if self._timer is None:
+            self._last_tick = time.monotonic()
+            self._timer = asyncio.get_running_loop().call_later(TICK, self._tick)
+
+    def _tick(self) -> None:
+        now = time.monotonic()
+        if now - self._last_tick > 2 * TICK:
+            self._forgive()  # this process was held up, and has not read what they said
+        self._last_tick = now
+        for link in list(self._links.values()):
+            if link.waiting:
+                self._look_after(link, now - link.heard)
+            elif link.watched and now - link.heard > 2 * PATIENCE:
+                self.hearer.lose(link, gone=True)
+        busy = any(link.waiting or link.watched for link in self._links.values())
+        self._timer = asyncio.get_running_loop().call_later(TICK, self._tick) if busy else None
+
+    def _look_after(self, link: Link, silence: float) -> None:
+        if silence <= PATIENCE:
+            link.say({"kind": "ping"})
+        elif self._works:
+            logger.warning("Another worker is gone, and with it its sessions: it has said nothing for %g s.", PATIENCE)
+            self._take_for_gone(link.channel)
+        else:
+            self.hearer.lose(link, gone=False)
+
+    def _take_for_gone(self, channel: str) -> None:
+        self._gone[channel] = None
+        if len(self._gone) > REMEMBERED:
+            del self._gone[next(iter(self._gone))]
+        if (link := self._links.pop(channel, None)) is not None:
+            link.stop()
+            self.hearer.lose(link, gone=True)
