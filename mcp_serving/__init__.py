@@ -26,14 +26,27 @@ if TYPE_CHECKING:
         UserCanceled,
         UserDeclined,
     )
+    from mcp_serving.events import (
+        anotify_prompts_changed,
+        anotify_resource_updated,
+        anotify_resources_changed,
+        anotify_tools_changed,
+        notify_prompts_changed,
+        notify_resource_updated,
+        notify_resources_changed,
+        notify_tools_changed,
+    )
+    from mcp_serving.on_change import notify_on_change
     from mcp_serving.server import Server
     from mcp_serving.tools.registry import Registry
     from mcp_serving.tools.server import MCPServer
+    from mcp_serving.tools.subscriptions import ChannelLayerBus
     from mcp_serving.transport import Transport
     from mcp_serving.users import aget_user, get_user
 
 _HOMES = {
     "AccessNotStated": "errors",
+    "ChannelLayerBus": "tools.subscriptions",
     "InvalidEndpoint": "errors",
     "InvalidHTTPServer": "errors",
     "InvalidServer": "errors",
@@ -52,11 +65,21 @@ _HOMES = {
     "UserCanceled": "errors",
     "UserDeclined": "errors",
     "aget_user": "users",
+    "anotify_prompts_changed": "events",
+    "anotify_resource_updated": "events",
+    "anotify_resources_changed": "events",
+    "anotify_tools_changed": "events",
     "get_user": "users",
+    "notify_on_change": "on_change",
+    "notify_prompts_changed": "events",
+    "notify_resource_updated": "events",
+    "notify_resources_changed": "events",
+    "notify_tools_changed": "events",
 }
 
 __all__ = [
     "AccessNotStated",
+    "ChannelLayerBus",
     "InvalidEndpoint",
     "InvalidHTTPServer",
     "InvalidServer",
@@ -75,7 +98,16 @@ __all__ = [
     "UserCanceled",
     "UserDeclined",
     "aget_user",
+    "anotify_prompts_changed",
+    "anotify_resource_updated",
+    "anotify_resources_changed",
+    "anotify_tools_changed",
     "get_user",
+    "notify_on_change",
+    "notify_prompts_changed",
+    "notify_resource_updated",
+    "notify_resources_changed",
+    "notify_tools_changed",
 ]
 
 

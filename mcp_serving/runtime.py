@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import math
-from collections.abc import Awaitable, Callable, Hashable
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Awaitable, Callable, Hashable, Iterator
+from contextlib import AbstractAsyncContextManager, contextmanager
 from contextvars import Context
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -17,6 +18,8 @@ from pydantic import ValidationError
 
 from mcp_serving import logs, sdk
 from mcp_serving.deadline import Deadline
+from mcp_serving.events import here
+from mcp_serving.hearing import events_of_other_processes
 from mcp_serving.ledger import CANCELLED_SECONDS, Ledger, current_exchange
 
 if TYPE_CHECKING:
@@ -176,13 +179,18 @@ class Runtime:
         Raises:
             Exception: whatever the lifespan raised while it was entered.
         """
-        return sdk.joined(self.server, await self._lifespan.open(), self._handle)
+        state = await self._lifespan.open()
+        if here.has_buses:
+            await self.open_on_top(events_of_other_processes, events_of_other_processes, "hearing of events")
+        return sdk.joined(self.server, state, self._handle)
 
-    async def open_on_top(self, key: Hashable, manager: Callable[[], AbstractAsyncContextManager[T]]) -> T:
+    async def open_on_top(
+        self, key: Hashable, manager: Callable[[], AbstractAsyncContextManager[T]], name: str = "session manager"
+    ) -> T:
         """Enter what lives inside the lifespan, once for each key, and return its value; see ``Held.open``."""
         held = self._on_top.get(key)
         if held is None:
-            held = self._on_top[key] = Held("session manager", manager)
+            held = self._on_top[key] = Held(name, manager)
         value: T = await held.open()
         return value
 
@@ -210,7 +218,7 @@ class Runtime:
         return await self.close_lifespan(deadline)
 
     async def close_on_top(self, deadline: Deadline, share: float) -> None:
-        """Leave the session managers.
+        """Leave the session managers, and what else is on top of the lifespan.
 
         They wait for threads that nobody can cancel: they get a share of the time, so that the user's own
         cleanup always has its turn.
@@ -307,6 +315,20 @@ async def _contained(call: Awaitable[T]) -> T:
         raise
     except BaseException as error:
         raise RuntimeError(f"The handler raised {type(error).__name__}, which is no Exception.") from error
+
+
+@contextmanager
+def what_is_there_stays() -> Iterator[None]:
+    """While a process serves: its garbage collector does not look through what was imported before.
+
+    A full collection, in which every call waits, would take a tenth of a second for Django and the SDK, again and
+    again, to find nothing.
+    """
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
 
 
 async def drain(*ledgers: Ledger) -> None:

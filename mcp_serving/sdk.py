@@ -30,7 +30,9 @@ if TYPE_CHECKING:
 
     from mcp.server.auth.provider import TokenVerifier
     from mcp.server.auth.settings import AuthSettings
+    from mcp.server.connection import Connection
     from mcp.server.context import ServerMiddleware, ServerRequestContext
+    from mcp.server.session import ServerSession
     from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
     from starlette.applications import Starlette
     from starlette.types import ASGIApp
@@ -79,6 +81,11 @@ def listen_handler(server: LowLevelServer[Any]) -> ListenHandler | None:
     """The SDK's handler of ``subscriptions/listen``, which can end each stream with its result."""
     entry = server.get_request_handler(LISTEN)
     return entry.handler if entry is not None and isinstance(entry.handler, ListenHandler) else None
+
+
+def connection(session: ServerSession) -> Connection:
+    """What the requests of one session have in common: what is sent by itself goes through it, and it has an end."""
+    return session._connection
 
 
 def takes(server: LowLevelServer[Any], request: ServerRequestContext[Any, Any]) -> bool:

@@ -52,6 +52,24 @@ def test_with_debug_and_no_allowed_hosts_no_other_name_is_allowed(host: str) -> 
     assert found.status == 421
 
 
+def test_what_was_decided_about_a_host_lasts_no_longer_than_the_settings() -> None:
+    with override_settings(DEBUG=False, ALLOWED_HOSTS=["example.com"]):
+        assert refusal("example.com") is None
+    with override_settings(DEBUG=False, ALLOWED_HOSTS=["example.org"]):
+        assert refusal("example.com") is not None
+    with override_settings(DEBUG=True, ALLOWED_HOSTS=[]):
+        assert refusal("localhost") is None
+    with override_settings(DEBUG=False, ALLOWED_HOSTS=[]):
+        assert refusal("localhost") is not None
+
+
+@override_settings(DEBUG=False, ALLOWED_HOSTS=["example.com"])
+def test_nothing_is_kept_of_hosts_that_are_refused() -> None:
+    kept = hosts._must_be_allowed.cache_info().currsize
+    assert all(refusal(f"{number}.example.com") is not None for number in range(10))
+    assert hosts._must_be_allowed.cache_info().currsize == kept
+
+
 @override_settings(DEBUG=False, ALLOWED_HOSTS=[])
 def test_without_debug_and_allowed_hosts_nobody_gets_in() -> None:
     assert refusal("localhost") is not None

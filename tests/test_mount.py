@@ -19,6 +19,8 @@ from mcp.server.mcpserver import MCPServer
 
 from mcp_serving import InvalidServer, StreamableHTTPHandler
 from mcp_serving.asgi import lifecycle
+from mcp_serving.asgi.guard import Guard, HTTPWire, wire_of
+from mcp_serving.ledger import Ledger
 from tests.harness import call, serving_http, text_of
 from tests.raw_http import Request, headers_of, post, status_of
 
@@ -199,6 +201,48 @@ def test_a_handler_that_was_closed_starts_again_with_the_next_request() -> None:
     anyio.run(talk)
     anyio.run(talk)  # in another event loop, too
     assert entered == ["entered", "left"] * 6
+
+
+def test_a_request_is_freed_without_the_garbage_collector() -> None:
+    handler = StreamableHTTPHandler(echo_server([]))
+    wires: list[weakref.ref[HTTPWire]] = []
+
+    async def noted(scope: Any, receive: Any, send: Any) -> None:
+        wire = wire_of(scope)
+        assert wire is not None
+        wires.append(weakref.ref(wire))
+        await handler(scope, receive, send)
+
+    async def talk() -> None:
+        for text in ("first", "second"):
+            assert await call_in_process(Guard(noted, Ledger()), text) == text
+        await lifecycle.close()
+
+    gc.collect()
+    gc.disable()
+    try:
+        asyncio.run(talk())
+        assert [wire() for wire in wires] == [None, None]
+    finally:
+        gc.enable()
+
+
+def test_what_was_imported_is_no_work_for_the_garbage_collector_while_a_server_runs() -> None:
+    handler = StreamableHTTPHandler(echo_server([]))
+    frozen: list[int] = []
+    messages = [{"type": "lifespan.startup"}, {"type": "lifespan.shutdown"}]
+
+    async def receive() -> dict[str, Any]:
+        frozen.append(gc.get_freeze_count())
+        return messages.pop(0)
+
+    async def send(message: Any) -> None:
+        assert message["type"].endswith("complete")
+
+    asyncio.run(handler.lifespan({"type": "lifespan"}, receive, send))
+    before, meanwhile = frozen
+    assert before == 0 == gc.get_freeze_count()
+    assert meanwhile > 10_000
 
 
 def test_event_loops_that_are_closed_are_not_kept() -> None:

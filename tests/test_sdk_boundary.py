@@ -10,8 +10,10 @@ from typing import Any
 import anyio
 from mcp.server.auth.middleware.bearer_auth import BearerAuthBackend
 from mcp.server.auth.settings import AuthSettings
+from mcp.server.connection import Connection
 from mcp.server.lowlevel.server import Server as LowLevelServer
 from mcp.server.mcpserver import MCPServer
+from mcp.server.session import ServerSession
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from pydantic import AnyHttpUrl
 
@@ -83,6 +85,11 @@ def test_the_mcp_endpoint_is_found_among_the_routes_of_the_sdks_application() ->
 def test_an_mcpserver_serves_subscriptions_with_the_handler_that_can_end_them() -> None:
     assert sdk.listen_handler(sdk.low_level(MCPServer("x"))) is not None
     assert sdk.listen_handler(LowLevelServer("x")) is None
+
+
+def test_a_session_keeps_its_connection_in_this_private_attribute() -> None:
+    connection = Connection.for_loop(None)  # type: ignore[arg-type]
+    assert sdk.connection(ServerSession(None, connection)) is connection  # type: ignore[arg-type]
 
 
 def test_a_session_manager_keeps_its_open_sessions_in_this_private_attribute() -> None:

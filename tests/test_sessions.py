@@ -9,10 +9,11 @@ from typing import Any
 
 import httpx2
 import pytest
+from django.test import override_settings
 from mcp.server.streamable_http import MCP_SESSION_ID_HEADER
 from starlette.authentication import SimpleUser, UnauthenticatedUser
 
-from mcp_serving.asgi.sessions import principal
+from mcp_serving.asgi.sessions import _Session, _signer, _unsigned, principal
 from tests.doors import Doors, bearer, logged_in
 from tests.harness import DEADLINE, INITIALIZE, INITIALIZED, call, wait_until
 from tests.http_client import listen
@@ -175,6 +176,27 @@ def test_users_who_are_no_models_are_told_apart_too() -> None:
     assert alice == principal({"user": SimpleUser("alice")})
     assert len({alice, mallory, principal({}), principal({"user": UnauthenticatedUser()})}) == 3
     assert principal({}) is None
+
+
+def test_a_session_id_counts_for_as_long_as_the_key_that_signed_it() -> None:
+    def is_known(session: bytes, owner: str | None) -> bool:
+        return _Session.of([session], owner).id == "an-id"
+
+    with override_settings(SECRET_KEY="first"):
+        session = _signer("ann").sign("an-id.nonce.").encode()
+        assert all(is_known(session, "ann") for _ in range(2))
+        assert not is_known(session, "bob")
+        assert not is_known(session, None)
+    with override_settings(SECRET_KEY="second", SECRET_KEY_FALLBACKS=["first"]):
+        assert is_known(session, "ann")
+    with override_settings(SECRET_KEY="second"):
+        assert not is_known(session, "ann")
+
+
+def test_nothing_is_kept_of_session_ids_that_were_never_given_out() -> None:
+    kept = _unsigned.cache_info().currsize
+    assert all(_Session.of([b"made-up.nonce:%d" % number], None).id == _Session.id for number in range(10))
+    assert _unsigned.cache_info().currsize == kept
 
 
 def test_two_session_ids_in_one_request_are_none(doors: Doors) -> None:

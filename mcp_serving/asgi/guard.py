@@ -120,6 +120,9 @@ class Guard:
         finally:
             current_exchange.reset(token)
             exchange.close()
+            # They refer to the exchange themselves: left there, only the garbage collector would free a request, with
+            # a pause for all the others.
+            exchange.answer_instead = exchange.task = None
 
     async def _serve_websocket(self, scope: Scope, receive: Receive, send: Send) -> None:
         if self._ledger.draining:

@@ -19,7 +19,7 @@ from mcp_serving.asgi.events import SessionEvents
 from mcp_serving.asgi.guard import ASGIApp, Guard, Receive, Scope, Send, respond, wire_of
 from mcp_serving.asgi.relay import Relay
 from mcp_serving.asgi.sessions import Bounds, Sessions
-from mcp_serving.runtime import Runtime
+from mcp_serving.runtime import Runtime, what_is_there_stays
 from mcp_serving.tools.discovery import discover
 from mcp_serving.tools.threads import thread_of_its_own
 
@@ -191,7 +191,8 @@ class StreamableHTTPHandler:
             return
         await send({"type": "lifespan.startup.complete"})
         try:
-            await receive()
+            with what_is_there_stays():
+                await receive()
         finally:
             await lifecycle.close()
         await send({"type": "lifespan.shutdown.complete"})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from urllib.parse import urlsplit
 
 from django.conf import settings
@@ -17,8 +18,11 @@ _TOLD = "The server's settings do not allow this {}."
 
 def refusal(scope: Scope, *, any_origin: bool = False) -> Refusal | None:
     """Why this request is refused; None if it may pass. With ``any_origin``, its Host alone counts."""
-    request = _ScopeRequest(scope)
     try:
+        if (alone := _host_alone(scope)) is not None:
+            _must_be_allowed(alone, tuple(settings.ALLOWED_HOSTS), settings.DEBUG)
+            return None
+        request = _ScopeRequest(scope)
         host = request.get_host()
     except DisallowedHost as error:
         return Refusal(421, _TOLD.format("Host"), str(error).removesuffix("."))
@@ -26,6 +30,26 @@ def refusal(scope: Scope, *, any_origin: bool = False) -> Refusal | None:
     if any_origin or origin is None or origin == f"{request.scheme}://{host}" or _is_trusted(origin):
         return None
     return Refusal(403, _TOLD.format("Origin"), f"Origin {origin!r} is neither this host nor in CSRF_TRUSTED_ORIGINS")
+
+
+def _host_alone(scope: Scope) -> bytes | None:
+    """The one Host header, where nothing else of the request takes part in the decision; most are such."""
+    if settings.USE_X_FORWARDED_HOST:
+        return None
+    deciding = [(name.lower(), value) for name, value in scope["headers"] if name.lower() in (b"host", b"origin")]
+    return deciding[0][1] if len(deciding) == 1 and deciding[0][0] == b"host" else None
+
+
+@lru_cache(maxsize=64)
+def _must_be_allowed(host: bytes, allowed_hosts: tuple[str, ...], debug: bool) -> None:
+    """Decide once for each Host: a Django request costs more than the rest of the mount together.
+
+    Its arguments are all that Django decides by. What is raised is not kept: refused clients cannot fill the cache.
+
+    Raises:
+        DisallowedHost: by Django's settings, it is not.
+    """
+    _ScopeRequest({"headers": [(b"host", host)]}).get_host()
 
 
 class _ScopeRequest(HttpRequest):

@@ -215,7 +215,8 @@ class Links:
         hearer: is told what others say, and what is lost.
     """
 
-    channel: str
+    channel = ""
+    """What this worker is called by the others; empty until the layer has worked once."""
 
     def __init__(self, layer: BaseChannelLayer, hearer: Hearer) -> None:
         self.hearer = hearer
@@ -223,18 +224,16 @@ class Links:
         self._links: dict[str, Link] = {}
         self._gone: dict[str, None] = {}
         self._works = True
+        self._may_be_forgotten = asyncio.Event()
+        self._receiving: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._last_tick = 0.0
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[None]:
         """Hear others for as long as the block lasts; at its end, tell them that this worker is gone."""
-        # Of the layer's own prefix: in one process, it lets only one receive whose channels have another.
-        self.channel = await self._layer.new_channel()
-        tasks = [
-            asyncio.create_task(self._receive(), name="mcp_serving links"),
-            asyncio.create_task(self._stay_in_group(), name="mcp_serving workers"),
-        ]
+        await self._join()
+        joining = asyncio.create_task(self._stay_joined(), name="mcp_serving workers")
         try:
             yield
         finally:
@@ -242,10 +241,35 @@ class Links:
                 self._timer.cancel()
             for link in self._links.values():
                 link.stop()
+            tasks = [joining] if self._receiving is None else [joining, self._receiving]
             for task in tasks:
                 task.cancel()
             await asyncio.wait(tasks)
             await self._say_goodbye()
+
+    async def _join(self) -> bool:
+        try:
+            async with asyncio.timeout(SEND_SECONDS):
+                if not self.channel:
+                    # Of the layer's own prefix: of channels with different ones, channels_redis lets a process
+                    # receive on one at a time.
+                    self.channel = await self._layer.new_channel()
+                    self._receiving = asyncio.create_task(self._receive(), name="mcp_serving links")
+                await self._layer.group_add(WORKERS, self.channel)
+        except Exception as error:
+            self._fails(error)
+            return False
+        self._recovered()
+        return True
+
+    async def _stay_joined(self) -> None:
+        joined = self._works
+        while True:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(REJOIN_SECONDS if joined else TICK):
+                    await self._may_be_forgotten.wait()
+            self._may_be_forgotten.clear()
+            joined = await self._join()
 
     async def _say_goodbye(self) -> None:
         with suppress(Exception):  # who is told nothing finds out
@@ -288,6 +312,7 @@ class Links:
         if not self._works:
             self._works = True
             logger.info("The channel layer works again.")
+            self._may_be_forgotten.set()
             self._forgive()
 
     def _forgive(self) -> None:
@@ -321,17 +346,6 @@ class Links:
         link = self.to(message["from"])
         assert link is not None
         link.hear(message)
-
-    async def _stay_in_group(self) -> None:
-        while True:
-            try:
-                await self._layer.group_add(WORKERS, self.channel)
-            except Exception as error:
-                self._fails(error)
-                await asyncio.sleep(TICK)
-            else:
-                self._recovered()
-                await asyncio.sleep(REJOIN_SECONDS)
 
     # Who is still there
 

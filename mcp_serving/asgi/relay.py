@@ -67,7 +67,7 @@ class Relay:
 
     @property
     def channel(self) -> str:
-        """What this worker is called by the others."""
+        """What this worker is called by the others; see ``Links``."""
         return self._links.channel
 
     @asynccontextmanager
@@ -107,6 +107,9 @@ class Relay:
         link = self._links.to(channel)
         if link is None:
             return Fate.OWNER_GONE
+        if not self.channel:  # which the answer would come to
+            await UNREACHABLE.send(scope, send)
+            return Fate.ANSWERED
         try:
             told = callers.packed(scope)
         except CallerCannotBeTold as error:
@@ -140,7 +143,7 @@ class Relay:
                     self._forget(relayed)
         elif kind == "unserved":
             if (relayed := self._relayed.get(number)) is not None:
-                relayed.lose(gone=False)
+                relayed.lose(gone=part["gone"])
         elif kind == "request":
             self._take_in(link, number, part)
         elif (guest := self._guests.get((link.channel, number))) is not None:
@@ -158,9 +161,10 @@ class Relay:
     # Requests of other workers
 
     def _take_in(self, link: Link, number: int, part: Part) -> None:
-        if part["place"] != self._place or time.time() > part["until"]:
-            # Too late: by now the other worker may have told its client something else.
-            link.say({"kind": "unserved", "request": number})
+        is_elsewhere = part["place"] != self._place
+        # Too late: by now the other worker may have told its client something else.
+        if is_elsewhere or time.time() > part["until"]:
+            link.say({"kind": "unserved", "request": number, "gone": is_elsewhere})
             return
         guest = _Guest(link, number, part)
         self._guests[link.channel, number] = guest
@@ -180,7 +184,7 @@ class Relay:
             del self._guests[guest.link.channel, guest.number]
             guest.link.watched -= 1
             if not guest.is_answered:
-                guest.link.say({"kind": "unserved", "request": guest.number})
+                guest.link.say({"kind": "unserved", "request": guest.number, "gone": False})
 
 
 class _Relayed:

@@ -10,8 +10,10 @@ import secrets
 from collections import Counter
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
+from django.conf import settings
 from django.core.signing import BadSignature, Signer
 from mcp.server.auth.middleware.auth_context import get_access_token
 from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
@@ -39,6 +41,10 @@ if TYPE_CHECKING:
 
 _HEADER = MCP_SESSION_ID_HEADER.encode()
 _LAST_EVENT = LAST_EVENT_ID_HEADER.encode()
+_METHOD = MCP_METHOD_HEADER.encode()
+_LISTEN = sdk.LISTEN.encode()
+_VERSION = MCP_PROTOCOL_VERSION_HEADER.encode()
+_VERSIONS_OF_OLDER_CLIENTS = {version.encode() for version in HANDSHAKE_PROTOCOL_VERSIONS}
 _UNKNOWN = "unknown"
 """A session id that the SDK never gives."""
 
@@ -99,20 +105,20 @@ class Sessions:
         if self._manager.event_store is None or self._manager.stateless:
             # Who would resume gets a new stream: the SDK would leave the request without an answer.
             scope = {**scope, "headers": [header for header in scope["headers"] if header[0] != _LAST_EVENT]}
-        owner = principal(scope)
         if not _is_of_an_older_client(scope):
-            with self._stream(owner if _listens(scope) else None) as free:
+            with self._stream(principal(scope) if _listens(scope) else None) as free:
                 await (self._app(scope, receive, send) if free else _TOO_MANY_STREAMS.send(scope, send))
         elif self._manager.stateless:
             await self._app(scope, receive, send)
         elif given := _given(scope):
+            owner = principal(scope)
             session = _Session.of(given, owner)
             if self._relay is not None and session.worker not in ("", self._relay.channel):
                 await self._serve_elsewhere(session, owner, scope, receive, send)
             else:
                 await self._serve_in_session(session, owner, scope, receive, send)
         else:
-            await self._serve_opening(owner, scope, receive, send)
+            await self._serve_opening(principal(scope), scope, receive, send)
 
     # Past one process
 
@@ -265,12 +271,12 @@ def _given(scope: Scope) -> list[bytes]:
 
 def _is_of_an_older_client(scope: Scope) -> bool:
     """By the header that the SDK tells them by."""
-    version = next((value for name, value in scope["headers"] if name == MCP_PROTOCOL_VERSION_HEADER.encode()), None)
-    return version is None or version.decode("latin-1") in HANDSHAKE_PROTOCOL_VERSIONS
+    version = next((value for name, value in scope["headers"] if name == _VERSION), None)
+    return version is None or version in _VERSIONS_OF_OLDER_CLIENTS
 
 
 def _listens(scope: Scope) -> bool:
-    return (MCP_METHOD_HEADER.encode(), sdk.LISTEN.encode()) in {tuple(header) for header in scope["headers"]}
+    return any(name == _METHOD and value == _LISTEN for name, value in scope["headers"])
 
 
 @dataclass
@@ -292,7 +298,7 @@ class _Session:
     def of(cls, given: list[bytes], owner: str | None) -> _Session:
         """The session that these headers name; one that does not exist if it is somebody else's."""
         try:
-            name, nonce, worker = _signer(owner).unsign(given[0].decode("latin-1")).split(".", 2)
+            name, nonce, worker = _unsigned(given[0].decode("latin-1"), owner, *_keys()).split(".", 2)
         except (BadSignature, ValueError):
             return cls()
         return cls(name, nonce, given[0], worker) if len(given) == 1 else cls()
@@ -328,6 +334,23 @@ class _Session:
 
 def _signer(owner: str | None) -> Signer:
     return Signer(salt=f"mcp_serving.session:{owner!r}")
+
+
+def _keys() -> tuple[Any, ...]:
+    """What ``Signer`` signs with, and what it accepts beside."""
+    return settings.SECRET_KEY, *settings.SECRET_KEY_FALLBACKS
+
+
+@lru_cache(maxsize=4096)
+def _unsigned(known_as: str, owner: str | None, *_: Any) -> str:
+    """What was signed as ``known_as``: remembered for as long as ``_keys()`` stay what they are.
+
+    What is raised is not kept: only ids that were given out are in the cache.
+
+    Raises:
+        BadSignature: this owner was given no such id.
+    """
+    return _signer(owner).unsign(known_as)
 
 
 _TOO_MANY_SESSIONS = Refusal(

@@ -93,8 +93,8 @@ class Round:
 
 _round: ContextVar[Round | None] = ContextVar("mcp_serving.round", default=None)
 
-_arguments: ContextVar[str] = ContextVar("mcp_serving.arguments", default="")
-"""The arguments of the tool that runs, as a digest."""
+_arguments: ContextVar[dict[str, Any]] = ContextVar("mcp_serving.arguments")
+"""The arguments of the tool that runs."""
 
 _used: dict[str, float] = {}
 """Calls that were answered, and until when that matters. Beside the cache, which may forget any entry."""
@@ -148,12 +148,17 @@ def new_request() -> Iterator[None]:
 @contextmanager
 def calling(arguments: dict[str, Any]) -> Iterator[None]:
     """A tool is called with these arguments, by the client or by another tool."""
-    text = json.dumps(arguments, sort_keys=True, default=repr)
-    token = _arguments.set(hashlib.sha256(text.encode()).hexdigest())
+    token = _arguments.set(arguments)
     try:
         yield
     finally:
         _arguments.reset(token)
+
+
+def _digest() -> str:
+    """What the tool that runs is called with. Made where a tool asks: most do not."""
+    text = json.dumps(_arguments.get({}), sort_keys=True, default=repr)
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def ask_about(tool: str) -> None:
@@ -162,11 +167,11 @@ def ask_about(tool: str) -> None:
     Raises:
         ToolError: it is another tool's call now, with other arguments than the user was asked about.
     """
-    now = _round.get() or Round()
+    now, called_with = _round.get() or Round(), _digest()
     if not now.brings_answers or tool not in now.asked_about:
         now.asked_at = now.asked_at if now.brings_answers else time.time()
-        now.asked_about[tool] = _arguments.get()
-    elif now.asked_about[tool] != _arguments.get():
+        now.asked_about[tool] = called_with
+    elif now.asked_about[tool] != called_with:
         raise ToolError(
             f"The user was asked about other arguments of {tool} than it is called with now: nothing was done."
         )

@@ -31,8 +31,10 @@ from mcp_types import (
     InputRequiredResult,
     PromptReference,
     ResourceTemplate,
+    SubscribeRequestParams,
     SubscriptionsListenRequestParams,
     ToolAnnotations,
+    UnsubscribeRequestParams,
 )
 from mcp_types import Prompt as MCPPrompt
 from mcp_types import Resource as MCPResource
@@ -53,10 +55,11 @@ from mcp_serving.tools.declarations import (
     taken,
 )
 from mcp_serving.tools.gate import gated
+from mcp_serving.tools.older_sessions import OlderSessions
 from mcp_serving.tools.permissions import Permissions
 from mcp_serving.tools.question import Confirm
 from mcp_serving.tools.registry import Registry, ResourceOptions, ToolOptions
-from mcp_serving.tools.subscriptions import VisibleEvents, hidden_uris
+from mcp_serving.tools.subscriptions import ChannelLayerBus, VisibleEvents, hidden_uris
 from mcp_serving.tools.threads import DjangoThreads, declare, is_async, not_atomic, thread_of_its_own
 from mcp_serving.users import current_request, local_user, without_cached_permissions
 
@@ -123,8 +126,10 @@ class MCPServer(SDKMCPServer[LifespanResultT]):
         options["request_state_security"] = request_state.security(
             options.get("request_state_security"), name or "mcp-server"
         )
+        bus = None
         if options.get("subscriptions") is not False:
-            options["subscriptions"] = VisibleEvents(options.get("subscriptions"))
+            carrier = options.get("subscriptions") or ChannelLayerBus(name or "mcp-server", serves=self._serves)
+            bus = options["subscriptions"] = VisibleEvents(carrier)
         with _root_logger_left_alone():
             super().__init__(
                 name,
@@ -140,6 +145,11 @@ class MCPServer(SDKMCPServer[LifespanResultT]):
             )
         self.middleware[:0] = [_in_django, self._hiding_events]
         low_level = sdk.low_level(self)
+        if bus is not None:
+            older = OlderSessions(bus, self._may_subscribe)
+            self.middleware.insert(1, older.attend)
+            low_level.add_request_handler("resources/subscribe", SubscribeRequestParams, older.subscribe)
+            low_level.add_request_handler("resources/unsubscribe", UnsubscribeRequestParams, older.unsubscribe)
         self._input_schema = low_level.get_tool_input_schema
         low_level.get_tool_input_schema = self._input_schema_for_everybody
 
@@ -474,6 +484,13 @@ class MCPServer(SDKMCPServer[LifespanResultT]):
         if ("resource", uri) in self._taken and uri not in self._templates:
             return uri
         return next((name for name, template in self._templates.items() if template.match(uri) is not None), None)
+
+    def _serves(self, uri: str) -> bool:
+        return self._declared(uri) is not None
+
+    async def _may_subscribe(self, uri: str) -> bool:
+        declared = self._declared(uri)
+        return declared is not None and await self._resource_permissions.allow(declared)
 
     async def _hiding_events(self, ctx: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:
         """A subscription to what the user may not read is accepted as one to what does not exist: no event comes."""

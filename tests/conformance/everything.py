@@ -37,10 +37,8 @@ from mcp_types import (
     ResourceTemplateReference,
     SamplingMessage,
     SetLevelRequestParams,
-    SubscribeRequestParams,
     TextContent,
     TextResourceContents,
-    UnsubscribeRequestParams,
 )
 from pydantic import BaseModel, Field
 
@@ -487,24 +485,10 @@ def complete(
 
 # What the SDK's MCPServer has no decorators for: its low-level server takes these
 
-watchers: set[str] = set()
-
 
 async def set_level(ctx: ServerRequestContext[Any, Any], params: SetLevelRequestParams) -> EmptyResult:
     return EmptyResult()
 
 
-async def subscribe(ctx: ServerRequestContext[Any, Any], params: SubscribeRequestParams) -> EmptyResult:
-    watchers.add(str(params.uri))
-    return EmptyResult()
-
-
-async def unsubscribe(ctx: ServerRequestContext[Any, Any], params: UnsubscribeRequestParams) -> EmptyResult:
-    watchers.discard(str(params.uri))
-    return EmptyResult()
-
-
 low_level = sdk.low_level(server)
 low_level.add_request_handler("logging/setLevel", SetLevelRequestParams, set_level)
-low_level.add_request_handler("resources/subscribe", SubscribeRequestParams, subscribe)
-low_level.add_request_handler("resources/unsubscribe", UnsubscribeRequestParams, unsubscribe)

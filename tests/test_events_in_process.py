@@ -1,0 +1,356 @@
+"""Events within one process: users, slow clients, transactions of a test, models."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import unittest
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import anyio
+import anyio.lowlevel
+import pytest
+from anyio import to_thread
+from mcp import MCPError
+from mcp.server.mcpserver import Context
+from mcp.server.subscriptions import InMemorySubscriptionBus
+
+from tests import in_django
+from tests.harness import DEADLINE
+
+from django.contrib.auth.models import Permission, User  # isort: skip - after Django is set up
+from django.db import transaction  # isort: skip
+from django.db.models.signals import post_delete, post_save  # isort: skip
+from django.test import TestCase  # isort: skip
+
+from mcp_serving import (  # isort: skip
+    MCPServer,
+    anotify_resource_updated,
+    notify_on_change,
+    notify_prompts_changed,
+    notify_resource_updated,
+    notify_resources_changed,
+    notify_tools_changed,
+)
+from mcp_serving.events import Others, here  # isort: skip
+from mcp_serving.testing import client  # isort: skip
+from mcp_serving.tools import older_sessions  # isort: skip
+
+pytestmark = [
+    pytest.mark.usefixtures("users_of_its_own"),
+    pytest.mark.filterwarnings("ignore::mcp.shared.exceptions.MCPDeprecationWarning"),
+]
+
+FENCE = "open://fence"
+
+
+def made_server(**options: Any) -> MCPServer[Any]:
+    server: MCPServer[Any] = MCPServer("in-process", **options)
+
+    @server.resource("open://{name}")
+    def opened(name: str) -> str:
+        return name
+
+    @server.resource("secret://{name}", permission="auth.view_user")
+    def secret(name: str) -> str:
+        return name
+
+    @server.tool()
+    async def tell(ctx: Context, uri: str) -> None:
+        await ctx.notify_resource_updated(uri)
+
+    return server
+
+
+class Heard:
+    """What an older client is sent, in order."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+        self._changed = anyio.Event()
+
+    async def __call__(self, message: Any) -> None:
+        params = getattr(message, "params", None)
+        self.names.append(getattr(params, "uri", None) or message.method)
+        self._changed.set()
+        self._changed = anyio.Event()
+
+    async def until(self, name: str) -> list[str]:
+        with anyio.fail_after(DEADLINE):
+            while name not in self.names:
+                await self._changed.wait()
+        return self.names[: self.names.index(name)]
+
+
+def run(work: Any) -> None:
+    anyio.run(work)
+
+
+def test_an_older_session_cannot_subscribe_to_what_is_hidden_and_cannot_tell_that_it_is() -> None:
+    server = made_server()
+
+    async def refusal(session: Any, uri: str) -> str:
+        with pytest.raises(MCPError) as raised:
+            await session.subscribe_resource(uri)
+        assert raised.value.error.data == {"uri": uri}
+        return f"{raised.value.error.code} {raised.value.error.message.replace(uri, 'URI')}"
+
+    async def work() -> None:
+        heard = {name: Heard() for name in ("ann", "clerk")}
+        async with (
+            client(server, user=in_django_user["ann"], mode="legacy", message_handler=heard["ann"]) as ann,
+            client(server, user=in_django_user["clerk"], mode="legacy", message_handler=heard["clerk"]) as clerk,
+        ):
+            assert await refusal(ann, "secret://7") == await refusal(ann, "nowhere://7")
+            await clerk.subscribe_resource("secret://7")
+            for session in (ann, clerk):
+                await session.subscribe_resource(FENCE)
+            notify_resource_updated("secret://7")
+            await ann.call_tool("tell", {"uri": "secret://7"})
+            notify_resource_updated(FENCE)
+            assert await heard["ann"].until(FENCE) == []
+            assert set(await heard["clerk"].until(FENCE)) == {"secret://7"}
+
+    in_django_user = {name: in_django.user(name) for name in ("ann", "clerk")}
+    run(work)
+
+
+def test_an_older_client_that_does_not_read_holds_up_no_other_and_nothing_piles_up() -> None:
+    server = made_server()
+    uris = [f"open://{number}" for number in range(50)]
+    sessions: list[Any] = []
+    made = older_sessions._Session.__init__
+
+    async def work() -> None:
+        never = anyio.Event()
+        heard = Heard()
+
+        async def does_not_read(message: Any) -> None:
+            await never.wait()
+
+        async with (
+            client(server, mode="legacy", message_handler=does_not_read) as slow,
+            client(server, mode="legacy", message_handler=heard) as other,
+        ):
+            for uri in uris:
+                await slow.subscribe_resource(uri)
+            for uri in [*uris, FENCE]:
+                await other.subscribe_resource(uri)
+            for _ in range(100):
+                for uri in uris:
+                    notify_resource_updated(uri)
+                await anyio.lowlevel.checkpoint()
+            notify_resource_updated(FENCE)
+            assert set(await heard.until(FENCE)) == set(uris)
+            assert max(len(session._unsent) for session in sessions) <= len(uris)
+            never.set()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            older_sessions._Session, "__init__", lambda self, *args: (made(self, *args), sessions.append(self))[0]
+        )
+        run(work)
+    assert len(sessions) == 2
+
+
+def test_a_session_can_subscribe_to_so_many_resources_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(older_sessions, "MOST_SUBSCRIPTIONS", 2)
+
+    async def work() -> None:
+        async with client(made_server(), mode="legacy") as session:
+            for uri in ("open://1", "open://2", "open://2"):
+                await session.subscribe_resource(uri)
+            with pytest.raises(MCPError, match="Subscription limit reached"):
+                await session.subscribe_resource("open://3")
+            await session.unsubscribe_resource("open://1")
+            await session.subscribe_resource("open://3")
+
+    run(work)
+
+
+def test_each_list_that_changes_is_told_to_older_sessions_without_a_subscription() -> None:
+    async def work() -> None:
+        heard = Heard()
+        async with client(made_server(), mode="legacy", message_handler=heard) as session:
+            await session.list_tools()
+            for notify in (notify_tools_changed, notify_prompts_changed, notify_resources_changed):
+                notify()
+            kinds = [f"notifications/{kind}/list_changed" for kind in ("tools", "prompts", "resources")]
+            assert [*await heard.until(kinds[-1]), kinds[-1]] == kinds
+
+    run(work)
+
+
+def test_a_server_with_a_bus_of_its_own_hears_what_is_published_there_alone() -> None:
+    server = made_server(subscriptions=InMemorySubscriptionBus())
+
+    async def work() -> None:
+        heard = Heard()
+        async with client(server, mode="legacy", message_handler=heard) as session:
+            for uri in ("open://1", "open://2", FENCE):
+                await session.subscribe_resource(uri)
+            notify_resource_updated("open://1")
+            for uri in ("open://2", FENCE):
+                await session.call_tool("tell", {"uri": uri})
+            assert await heard.until(FENCE) == ["open://2"]
+
+    run(work)
+
+
+def test_a_server_without_subscriptions_offers_none() -> None:
+    async def work() -> None:
+        async with client(made_server(subscriptions=False), mode="legacy") as session:
+            assert session.server_capabilities is not None
+            assert not session.server_capabilities.resources.subscribe  # type: ignore[union-attr]
+            with pytest.raises(MCPError, match="Method not found"):
+                await session.subscribe_resource("open://1")
+
+    run(work)
+
+
+def test_it_may_be_told_in_any_thread() -> None:
+    async def work() -> None:
+        heard = Heard()
+        async with (
+            client(made_server(), mode="legacy", message_handler=heard) as older,
+            client(made_server()) as modern,
+            modern.listen(resource_subscriptions=[FENCE]) as subscription,
+        ):
+            for uri in ("open://1", "open://2", FENCE):
+                await older.subscribe_resource(uri)
+            await to_thread.run_sync(notify_resource_updated, "open://1")
+            thread = threading.Thread(target=anyio.run, args=(anotify_resource_updated, "open://2"))
+            thread.start()
+            await to_thread.run_sync(thread.join)
+            notify_resource_updated(FENCE)
+            assert await heard.until(FENCE) == ["open://1", "open://2"]
+            with anyio.fail_after(DEADLINE):
+                assert (await anext(aiter(subscription))).uri == FENCE  # type: ignore[union-attr]
+
+    run(work)
+
+
+# Models
+
+
+@pytest.fixture
+def connected() -> Iterator[None]:
+    """Undoes what a test has connected."""
+    before = list(post_save.receivers), list(post_delete.receivers)
+    yield
+    for signal, receivers in zip((post_save, post_delete), before, strict=True):
+        signal.receivers[:] = receivers
+        signal.sender_receivers_cache.clear()
+
+
+@pytest.mark.parametrize(
+    ("uri", "wrong"),
+    [
+        ("users://{nickname}", "'users://{nickname}' has {nickname}, but auth.User has no 'nickname'."),
+        ("users://{pk}/{nickname}", "auth.User has no 'nickname'."),
+        ("permissions://{content_type.nickname}", "contenttypes.ContentType has no 'nickname'."),
+        ("users://{}", "which is no attribute"),
+        ("users://{pk!r}", "which is no attribute"),
+        ("users://{pk", "has a brace that belongs to no other"),
+    ],
+)
+def test_a_template_that_does_not_fit_the_model_is_an_error_at_once(uri: str, wrong: str, connected: None) -> None:
+    model = Permission if "permissions" in uri else User
+    before = len(post_save.receivers)
+    with pytest.raises(ValueError) as raised:
+        notify_on_change(model, uri)
+    assert wrong in str(raised.value)
+    assert len(post_save.receivers) == before
+
+
+def told_in(work: Any) -> list[str]:
+    """What a listener hears of ``work``, which runs in Django's TestCase: nothing is ever committed there."""
+    told: list[str] = []
+
+    class Bus:
+        def hear(self, message: dict[str, Any]) -> None:
+            told.append(message["uri"] or message["kind"])
+
+    bus = Bus()
+    here.join(bus)
+
+    class Case(TestCase):
+        def runTest(self) -> None:  # noqa: N802
+            work(self)
+
+    result = unittest.TestResult()
+    unittest.TestSuite([Case()]).run(result)
+    assert result.wasSuccessful(), result.failures + result.errors
+    return told
+
+
+def test_in_a_testcase_it_is_told_as_all_that_waits_for_the_commit() -> None:
+    def work(case: TestCase) -> None:
+        notify_resource_updated("open://never")
+        with case.captureOnCommitCallbacks(execute=True) as callbacks:
+            notify_resource_updated("open://1")
+        assert len(callbacks) == 1
+
+    assert told_in(work) == ["open://1"]
+
+
+def test_a_savepoint_that_is_rolled_back_takes_its_events_with_it() -> None:
+    def work(case: TestCase) -> None:
+        with case.captureOnCommitCallbacks(execute=True):
+            notify_resource_updated("open://1")
+            with transaction.atomic():
+                notify_resource_updated("open://2")
+                transaction.set_rollback(True)
+
+    assert told_in(work) == ["open://1"]
+
+
+def test_a_model_is_connected_once_and_tells_of_what_is_in_the_template(connected: None) -> None:
+    for _ in range(2):
+        notify_on_change(User, "users://{username}/{pk}", lists=True)
+    notify_on_change(User, "users://all")
+
+    def work(case: TestCase) -> None:
+        with case.captureOnCommitCallbacks(execute=True):
+            user = User.objects.create(username="a/b ü")
+            user.save()
+            User.objects.filter(pk=user.pk).update(first_name="nobody is told")
+            uris.append(f"users://a%2Fb%20%C3%BC/{user.pk}")
+            user.delete()
+
+    uris: list[str] = []
+    told = told_in(work)
+    assert sorted(told) == sorted([*uris * 3, *["users://all"] * 3, *["resources_changed"] * 2])
+
+
+def test_a_template_that_fails_for_an_object_costs_the_event_and_not_the_save(
+    connected: None, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(User, "unlucky", property(lambda self: 1 / 0), raising=False)
+    notify_on_change(User, "users://{unlucky}")
+
+    def work(case: TestCase) -> None:
+        with case.captureOnCommitCallbacks(execute=True):
+            User.objects.create(username="saved")
+        assert User.objects.filter(username="saved").exists()
+
+    assert told_in(work) == []
+    (record,) = [each for each in caplog.records if each.name == "mcp_serving.on_change"]
+    assert record.levelno == logging.WARNING
+    assert record.getMessage() == "No client was told of a change of auth.User (ZeroDivisionError: division by zero)."
+
+
+def test_a_layer_that_fails_is_one_line_and_no_error(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(self: Others) -> None:
+        raise ValueError("of a setting,\nin two lines")
+
+    monkeypatch.setattr(Others, "layer", fail)
+    notify_resource_updated("open://1")
+    run(partial(anotify_resource_updated, "open://1"))
+    assert {record.getMessage() for record in caplog.records} == {
+        "Clients were not told of a change (ValueError: of a setting, in two lines)."
+    }

@@ -1,0 +1,275 @@
+"""Messages between workers, over a layer that delivers twice, loses, and is full."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
+
+import anyio
+import pytest
+from channels.exceptions import ChannelFull
+from channels.layers import InMemoryChannelLayer
+from starlette.authentication import SimpleUser
+
+from mcp_serving.asgi import links
+from mcp_serving.asgi.relay import Fate, Relay
+from tests.harness import DEADLINE
+
+Message = dict[str, Any]
+
+
+class FaultyLayer(InMemoryChannelLayer):
+    """The in-memory layer; ``fault`` says how often each message is delivered, or raises."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fault: Callable[[list[str]], int] = lambda kinds: 1
+        self.sent: list[str] = []
+
+    async def send(self, channel: str, message: Message) -> None:
+        kinds = [part["kind"] for part in message.get("parts", ())]
+        times = self.fault(kinds)
+        self.sent += kinds
+        for _ in range(times):
+            await super().send(channel, message)
+
+
+async def echo(scope: Any, receive: Any, send: Any) -> None:
+    """Answers with the body of the request, in two parts."""
+    body = b""
+    more = True
+    while more:
+        message = await receive()
+        body += message["body"]
+        more = message["more_body"]
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    await send({"type": "http.response.body", "body": body[:3], "more_body": True})
+    await send({"type": "http.response.body", "body": body[3:]})
+
+
+class Client:
+    """One request, and what its client gets."""
+
+    def __init__(self, body: bytes = b"hello") -> None:
+        self.body = b""
+        self.status = 0
+        self.is_over = False
+        self._given = [{"type": "http.request", "body": body, "more_body": False}]
+        self.left = asyncio.Event()
+
+    async def receive(self) -> Message:
+        if self._given:
+            return self._given.pop()
+        await self.left.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+        else:
+            self.body += message["body"]
+            self.is_over = not message.get("more_body", False)
+
+    async def asks(self, relay: Relay, owner: str, **more: Any) -> Fate:
+        scope = {"type": "http", "method": "POST", "path": "/mcp", "headers": [], **more}
+        async with asyncio.timeout(DEADLINE):
+            return await relay.relay(owner, scope, self.receive, self.send)
+
+
+@asynccontextmanager
+async def two(layer: InMemoryChannelLayer, serve: Any = echo) -> AsyncIterator[tuple[Relay, Relay]]:
+    async with AsyncExitStack() as stack:
+        relays = []
+        for _ in range(2):
+            relay = Relay(layer, serve, "/mcp", 10_000_000)
+            await stack.enter_async_context(relay.open())
+            relays.append(relay)
+        yield relays[0], relays[1]
+
+
+def run(work: Callable[[], Awaitable[None]]) -> None:
+    anyio.run(work)
+
+
+def test_what_the_layer_delivers_twice_arrives_once() -> None:
+    async def work() -> None:
+        layer = FaultyLayer()
+        layer.fault = lambda kinds: 2
+        served: list[bytes] = []
+
+        async def serve(scope: Any, receive: Any, send: Any) -> None:
+            served.append(b"once")
+            await echo(scope, receive, send)
+
+        async with two(layer, serve) as (here, there):
+            for number in range(3):
+                client = Client(b"number %d" % number)
+                assert await client.asks(here, there.channel) is Fate.ANSWERED
+                assert (client.status, client.body, client.is_over) == (200, b"number %d" % number, True)
+        assert len(served) == 3
+
+    run(work)
+
+
+@pytest.mark.parametrize("lost", ["request", "answer"])
+def test_what_the_layer_loses_is_noticed_and_the_next_request_is_served(lost: str) -> None:
+    async def work() -> None:
+        layer = FaultyLayer()
+        losses = [lost]
+
+        def lose_one(kinds: list[str]) -> int:
+            if losses and losses[0] in kinds:
+                losses.pop()
+                return 0
+            return 1
+
+        layer.fault = lose_one
+        async with two(layer) as (here, there):
+            client = Client()
+            assert await client.asks(here, there.channel) is Fate.ANSWERED
+            assert client.status == 503
+            client = Client()
+            assert await client.asks(here, there.channel) is Fate.ANSWERED
+            assert (client.status, client.body) == (200, b"hello")
+
+    run(work)
+
+
+def test_a_full_channel_makes_a_request_wait_and_then_is_503() -> None:
+    async def work() -> None:
+        layer = FaultyLayer()
+        full = 3
+
+        def be_full(kinds: list[str]) -> int:
+            nonlocal full
+            if full and "request" in kinds:
+                full -= 1
+                raise ChannelFull
+            return 1
+
+        layer.fault = be_full
+        async with two(layer) as (here, there):
+            client = Client()
+            await client.asks(here, there.channel)
+            assert (client.status, client.body) == (200, b"hello")
+            full = 1_000_000
+            client = Client()
+            await client.asks(here, there.channel)
+            assert client.status == 503
+
+    run(work)
+
+
+def test_who_reads_slowly_holds_up_who_writes_and_gets_everything() -> None:
+    async def work() -> None:
+        written = 0
+
+        async def serve(scope: Any, receive: Any, send: Any) -> None:
+            nonlocal written
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+            for _ in range(100):
+                await send({"type": "http.response.body", "body": b"x" * 50_000, "more_body": True})
+                written += 50_000
+            await send({"type": "http.response.body", "body": b""})
+
+        class SlowClient(Client):
+            reads = asyncio.Event()
+
+            async def send(self, message: Message) -> None:
+                await self.reads.wait()
+                await super().send(message)
+
+        async with two(InMemoryChannelLayer(), serve) as (here, there):
+            client = SlowClient()
+            asking = asyncio.ensure_future(client.asks(here, there.channel))
+            before = -1
+            while before != written:  # until it stands still
+                before = written
+                await asyncio.sleep(0.2)
+            assert 0 < written < 500_000
+            client.reads.set()
+            await asking
+            assert len(client.body) == 5_000_000
+
+    run(work)
+
+
+def test_a_client_that_leaves_is_told_to_the_owner() -> None:
+    async def work() -> None:
+        heard = asyncio.Event()
+
+        async def serve(scope: Any, receive: Any, send: Any) -> None:
+            while (await receive())["type"] != "http.disconnect":
+                pass
+            heard.set()
+
+        async with two(InMemoryChannelLayer(), serve) as (here, there):
+            client = Client()
+            asking = asyncio.ensure_future(client.asks(here, there.channel))
+            await asyncio.sleep(0)
+            client.left.set()
+            assert await asking is Fate.ANSWERED
+            async with asyncio.timeout(DEADLINE):
+                await heard.wait()
+
+    run(work)
+
+
+def test_a_worker_that_says_nothing_is_gone_after_a_while_and_then_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(links, "PATIENCE", 0.6)
+    monkeypatch.setattr(links, "TICK", 0.1)
+
+    async def work() -> None:
+        layer = FaultyLayer()
+        async with two(layer) as (here, there):
+            silent = there.channel.replace("!", "!silent")
+            assert await Client().asks(here, silent) is Fate.OWNER_GONE
+            layer.sent.clear()
+            assert await Client().asks(here, silent) is Fate.OWNER_GONE
+            assert layer.sent == []
+
+    run(work)
+
+
+def test_a_worker_that_closes_says_so_and_is_gone_at_once() -> None:
+    async def work() -> None:
+        layer = FaultyLayer()
+        async with AsyncExitStack() as stack:
+            here, there = Relay(layer, echo, "/mcp", 1000), Relay(layer, echo, "/mcp", 1000)
+            await stack.enter_async_context(here.open())
+            async with there.open():
+                channel = there.channel
+                client = Client()
+                await client.asks(here, channel)
+                assert client.status == 200
+            layer.sent.clear()
+            with anyio.fail_after(1):
+                assert await Client().asks(here, channel) is Fate.OWNER_GONE
+
+    run(work)
+
+
+def test_a_request_that_arrives_too_late_is_not_served(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def work() -> None:
+        async with two(FaultyLayer()) as (here, there):
+            monkeypatch.setattr("mcp_serving.asgi.relay.PATIENCE", -10)
+            client = Client()
+            await client.asks(here, there.channel)
+            assert client.status == 503
+
+    run(work)
+
+
+def test_a_user_who_is_no_model_cannot_be_told_to_another_worker_which_is_said_in_the_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def work() -> None:
+        async with two(InMemoryChannelLayer()) as (here, there):
+            client = Client()
+            await client.asks(here, there.channel, user=SimpleUser("ann"))
+            assert client.status == 500
+
+    run(work)
+    assert "cannot be relayed there: starlette.authentication.SimpleUser is no model" in caplog.text
