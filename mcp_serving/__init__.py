@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from mcp_serving.asgi.event_stores import InMemoryEventStore, RedisEventStore
     from mcp_serving.asgi.handler import StreamableHTTPHandler
     from mcp_serving.errors import (
         AccessNotStated,
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "AccessNotStated": "errors",
     "ChannelLayerBus": "tools.subscriptions",
+    "InMemoryEventStore": "asgi.event_stores",
     "InvalidEndpoint": "errors",
     "InvalidHTTPServer": "errors",
     "InvalidServer": "errors",
@@ -57,6 +59,7 @@ _HOMES = {
     "NoApplication": "errors",
     "NoElicitation": "errors",
     "NoHTTPServer": "errors",
+    "RedisEventStore": "asgi.event_stores",
     "Registry": "tools.registry",
     "Server": "server",
     "ShutdownTimeout": "errors",
@@ -80,6 +83,7 @@ _HOMES = {
 __all__ = [
     "AccessNotStated",
     "ChannelLayerBus",
+    "InMemoryEventStore",
     "InvalidEndpoint",
     "InvalidHTTPServer",
     "InvalidServer",
@@ -90,6 +94,7 @@ __all__ = [
     "NoApplication",
     "NoElicitation",
     "NoHTTPServer",
+    "RedisEventStore",
     "Registry",
     "Server",
     "ShutdownTimeout",

@@ -9,7 +9,9 @@ import asyncio
 import logging
 import threading
 import time
+from collections.abc import Awaitable, Callable
 from contextvars import Context
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 from uuid import uuid4
 from weakref import WeakSet
@@ -27,6 +29,9 @@ GROUP = "mcp_serving.events"
 
 SEND_SECONDS = 2.0
 """How long a channel layer that does not answer may hold up who tells of a change."""
+
+ATTEMPTS = 3
+"""How often something is tried. An event that arrives twice is heard once."""
 
 PAUSE_SECONDS = 1.0
 """After a failure, how long nothing else is sent: a loop over many changes must not wait for each of them."""
@@ -109,10 +114,10 @@ _sending: set[asyncio.Task[None]] = set()
 
 def _publish_after_commit(event: Message, using: str | None) -> None:
     connection = connections[using or DEFAULT_DB_ALIAS]
-    if connection.connection is None and not connection.in_atomic_block:
-        _publish(event)  # nothing is open: on_commit() would connect, or fail where the project has no database
-    else:
-        connection.on_commit(lambda: _publish(event), robust=True)
+    if connection.in_atomic_block:
+        connection.on_commit(partial(_publish, event), robust=True)
+    else:  # on_commit() would connect, and raise where there is no database, or no autocommit
+        _publish(event)
 
 
 async def _apublish_after_commit(event: Message, using: str | None) -> None:
@@ -164,8 +169,8 @@ class Here:
     def has_buses(self) -> bool:
         return len(self._buses) > 0
 
-    def is_new(self, event: Message) -> bool:
-        """Whether it has not been here yet; from now on, it has."""
+    def remember(self, event: Message) -> bool:
+        """Remember that it was here; whether it is new."""
         with self._lock:
             if event["id"] in self._known:
                 return False
@@ -175,7 +180,7 @@ class Here:
             return True
 
     def deliver(self, event: Message) -> None:
-        if not self.is_new(event):
+        if not self.remember(event):
             return
         with self._lock:
             buses = list(self._buses)
@@ -211,7 +216,7 @@ class Others:
             if layer is None:
                 return
             async with asyncio.timeout(SEND_SECONDS):
-                await layer.group_send(GROUP, event)
+                await tried(lambda: layer.group_send(GROUP, event))
         except Exception as error:
             self.failed(error)
         else:
@@ -231,6 +236,17 @@ class Others:
         if self.away:
             self.away = False
             logger.warning("The channel layer can be used again.")
+
+
+async def tried(work: Callable[[], Awaitable[None]]) -> None:
+    """``work``, once more where it fails: each connection that Redis has closed meanwhile costs one attempt."""
+    for left in reversed(range(ATTEMPTS)):
+        try:
+            await work()
+            return
+        except Exception:
+            if not left:
+                raise
 
 
 def in_one_line(error: Exception) -> str:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
+import threading
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING
 
-from mcp_serving.events import GROUP, here, in_one_line, others
+from mcp_serving.events import ATTEMPTS, GROUP, here, in_one_line, others, tried
 
 if TYPE_CHECKING:
     from channels.layers import BaseChannelLayer
@@ -27,8 +30,29 @@ REJOIN_SECONDS = 30.0
 LONGEST_PAUSE_SECONDS = 5.0
 """Between two attempts, while the layer is away."""
 
+HEARD_SECONDS = 1.0
+"""What fails after so long has worked before."""
+
 LEAVE_SECONDS = 0.5
 """How long a shutdown waits for the layer."""
+
+
+TURN_SECONDS = 1.0
+"""How often an event loop looks whether another one of its process still receives."""
+
+_receiving: list[asyncio.AbstractEventLoop] = []
+"""One entry for each task that receives. Of one process, one event loop may, which channels_redis insists on: what it
+receives is heard by those of the others too."""
+_turn = threading.Lock()
+
+
+def _may_receive() -> bool:
+    loop = asyncio.get_running_loop()
+    with _turn:
+        if any(each is not loop and not each.is_closed() for each in _receiving):
+            return False
+        _receiving.append(loop)
+        return True
 
 
 @asynccontextmanager
@@ -60,24 +84,51 @@ class _Hearing:
         self.tried = asyncio.Event()
         """Whether the first attempt to join has come to an end, good or bad."""
         self._layer = layer
-        self._pause = 0.0
 
     async def run(self) -> None:
+        while not _may_receive():
+            self.tried.set()
+            await asyncio.sleep(TURN_SECONDS)
+        try:
+            await self._run()
+        finally:
+            _receiving.remove(asyncio.get_running_loop())
+
+    async def _run(self) -> None:
+        channel = member = ""
+        pause, failed = 0.0, 0
         while True:
+            joined = math.inf
             try:
                 # A new one each time: the pub/sub layer forgets a channel that nobody receives on any more.
                 # Of the layer's default prefix, as Channels' own consumers have: one lock of channels_redis is held by
                 # whoever receives for all channels with a prefix, and those of another one would wait for it.
-                await self._hear(await self._layer.new_channel())
+                channel = channel or await self._layer.new_channel()
+                await self._join(channel)
+                if member not in ("", channel):
+                    await self._leave(member)
+                member, joined = channel, time.monotonic()
+                self.tried.set()
+                await self._hear(channel)
             except Exception as error:
-                others.failed(error)
+                if math.isinf(joined):
+                    others.failed(error)
+                    channel = ""  # the layer of channels_redis.pubsub forgets one whose receive() was cancelled
+                elif time.monotonic() - joined > HEARD_SECONDS:
+                    # Whether the layer is away shows at the next attempt to join. With redis-py from 8.0 on, receive()
+                    # of channels_redis fails after five seconds without a message (channels_redis issue 422).
+                    logger.debug("Receiving begins anew (%s).", in_one_line(error))
+                    pause, failed = 0.0, 0
+                else:
+                    failed += 1
+                    if failed > ATTEMPTS:  # before, it may have been old connections
+                        others.failed(error)
             self.tried.set()
-            self._pause = min(2 * self._pause + 0.1, LONGEST_PAUSE_SECONDS)
-            await asyncio.sleep(self._pause)
+            await asyncio.sleep(pause)
+            pause = min(2 * pause + 0.1, LONGEST_PAUSE_SECONDS)
 
     async def _hear(self, channel: str) -> None:
         """Hear events until something fails."""
-        await self._join(channel)
         tasks = {asyncio.create_task(self._receive(channel)), asyncio.create_task(self._rejoin(channel))}
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -87,16 +138,16 @@ class _Hearing:
         finally:
             for task in tasks:
                 task.cancel()
-            await asyncio.wait(tasks, timeout=LEAVE_SECONDS)
+            ended, _ = await asyncio.wait(tasks, timeout=LEAVE_SECONDS)
+            for task in ended:
+                task.cancelled() or task.exception()  # seen: it may have failed while it was cancelled
         for task in done:
             task.result()
 
     async def _join(self, channel: str) -> None:
         async with asyncio.timeout(JOIN_SECONDS):
-            await self._layer.group_add(GROUP, channel)
+            await tried(lambda: self._layer.group_add(GROUP, channel))
         others.answered()
-        self._pause = 0.0
-        self.tried.set()
 
     async def _leave(self, channel: str) -> None:
         if others.away:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import threading
 import unittest
@@ -18,12 +19,14 @@ from mcp.server.mcpserver import Context
 from mcp.server.subscriptions import InMemorySubscriptionBus
 
 from tests import in_django
-from tests.harness import DEADLINE
+from tests.harness import DEADLINE, wait_until
+from tests.private_redis import Redis
 
 from django.contrib.auth.models import Permission, User  # isort: skip - after Django is set up
 from django.db import transaction  # isort: skip
 from django.db.models.signals import post_delete, post_save  # isort: skip
-from django.test import TestCase  # isort: skip
+from django.test import TestCase, override_settings  # isort: skip
+from django.utils.module_loading import import_string  # isort: skip
 
 from mcp_serving import (  # isort: skip
     MCPServer,
@@ -34,7 +37,8 @@ from mcp_serving import (  # isort: skip
     notify_resources_changed,
     notify_tools_changed,
 )
-from mcp_serving.events import Others, here  # isort: skip
+from mcp_serving import relay  # isort: skip
+from mcp_serving.events import Others, here, message, others  # isort: skip
 from mcp_serving.testing import client  # isort: skip
 from mcp_serving.tools import older_sessions  # isort: skip
 
@@ -354,3 +358,212 @@ def test_a_layer_that_fails_is_one_line_and_no_error(
     assert {record.getMessage() for record in caplog.records} == {
         "Clients were not told of a change (ValueError: of a setting, in two lines)."
     }
+
+
+def test_a_task_that_outlives_its_call_may_tell() -> None:
+    server = made_server()
+    left = anyio.Event()
+    tasks = []
+
+    @server.tool()
+    async def begin() -> int:
+        async def later() -> None:
+            await left.wait()
+            await anotify_resource_updated(FENCE)
+
+        tasks.append(asyncio.create_task(later()))
+        return await User.objects.acount()
+
+    async def work() -> None:
+        heard = Heard()
+        async with client(server, mode="legacy", message_handler=heard) as session:
+            await session.subscribe_resource(FENCE)
+            await session.call_tool("begin", {})
+            left.set()
+            await heard.until(FENCE)
+
+    run(work)
+
+
+# The channel layer
+
+
+def test_a_layer_that_reaches_no_other_process_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    layers = {"default": {"BACKEND": "channels.layers.InMemoryChannelLayer"}}
+    for configured in (layers, {}):
+        with override_settings(CHANNEL_LAYERS=configured):
+            assert not others.exist
+    with override_settings(CHANNEL_LAYERS={"default": {"BACKEND": "channels_redis.core.RedisChannelLayer"}}):
+        assert others.exist
+
+
+CORE, PUBSUB = "channels_redis.core.RedisChannelLayer", "channels_redis.pubsub.RedisPubSubChannelLayer"
+
+
+@pytest.fixture(params=[CORE, PUBSUB])
+def layer(request: pytest.FixtureRequest, redis: Redis, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The layer of the process, with another prefix for each test."""
+    made = import_string(request.param)(hosts=[redis.url], prefix=request.node.name[-50:])
+    monkeypatch.setattr(Others, "layer", lambda self: made)
+    return made
+
+
+class Told:
+    """A bus, and what it has heard."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+        here.join(self)
+
+    def hear(self, message: dict[str, Any]) -> None:
+        self.names.append(message["uri"])
+
+    async def until(self, name: str) -> list[str]:
+        await to_thread.run_sync(wait_until, lambda: name in self.names, name)
+        return self.names[: self.names.index(name)]
+
+
+async def sent_by_another_process(layer: Any, uri: str) -> dict[str, Any]:
+    event = message("resource_updated", uri=uri)
+    await layer.group_send(relay.GROUP, event)
+    return event
+
+
+def test_channels_own_consumers_and_events_do_not_wait_for_each_other(layer: Any) -> None:
+    async def work() -> None:
+        told = Told()
+        async with relay.events_of_other_processes():
+            channel = await layer.new_channel()
+            for number in range(3):
+                consumer = asyncio.create_task(layer.receive(channel))
+                await anyio.sleep(0.02)  # both are waiting now, one of them for the other's lock
+                with anyio.fail_after(DEADLINE):
+                    await layer.send(channel, {"type": "chat"})
+                    await consumer
+                consumer = asyncio.create_task(layer.receive(channel))
+                await anyio.sleep(0.02)
+                await sent_by_another_process(layer, f"open://{number}")
+                await told.until(f"open://{number}")
+                await layer.send(channel, {"type": "chat"})
+                await consumer
+
+    run(work)
+
+
+def test_an_event_that_a_layer_delivers_twice_is_heard_once(layer: Any) -> None:
+    async def work() -> None:
+        told = Told()
+        async with relay.events_of_other_processes():
+            event = await sent_by_another_process(layer, "open://1")
+            await layer.group_send(relay.GROUP, event)
+            await sent_by_another_process(layer, FENCE)
+            assert await told.until(FENCE) == ["open://1"]
+
+    run(work)
+
+
+@pytest.mark.parametrize("layer", [CORE], indirect=True)
+def test_a_receive_that_ends_in_a_timeout_is_no_layer_that_is_away(
+    layer: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As with channels_redis and redis-py from 8.0 on, after five seconds."""
+    monkeypatch.setattr(relay, "HEARD_SECONDS", 0.05)
+    receive, given_up = layer.receive, threading.Event()
+
+    async def receive_for_a_while(channel: str) -> Any:
+        with anyio.move_on_after(0.1):
+            return await receive(channel)
+        given_up.set()
+        raise TimeoutError("Timeout reading")
+
+    monkeypatch.setattr(layer, "receive", receive_for_a_while)
+
+    async def work() -> None:
+        told = Told()
+        async with relay.events_of_other_processes():
+            for _ in range(2):
+                given_up.clear()
+                await to_thread.run_sync(given_up.wait, DEADLINE)
+            await sent_by_another_process(layer, FENCE)
+            await told.until(FENCE)
+
+    run(work)
+    assert caplog.records == []
+
+
+def test_who_was_forgotten_by_the_layer_joins_again(layer: Any, redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(relay, "REJOIN_SECONDS", 0.1)
+
+    async def work() -> None:
+        told = Told()
+        async with relay.events_of_other_processes():
+            with redis.client() as client:
+                client.flushall()
+            with anyio.fail_after(DEADLINE):
+                while FENCE not in told.names:
+                    await sent_by_another_process(layer, FENCE)
+                    await anyio.sleep(0.05)
+
+    run(work)
+
+
+@pytest.mark.parametrize("backend", [CORE, PUBSUB])
+def test_each_layer_of_channels_redis_recovers_from_a_restart(
+    backend: str, redis_of_its_own: Redis, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(relay, "REJOIN_SECONDS", 0.2)
+    layer = import_string(backend)(hosts=[redis_of_its_own.url])
+    monkeypatch.setattr(Others, "layer", lambda self: layer)
+
+    async def work() -> None:
+        told = Told()
+        async with relay.events_of_other_processes():
+            await sent_by_another_process(layer, "open://1")
+            assert await told.until("open://1") == []
+            redis_of_its_own.stop()
+            await others.send(message("resource_updated", uri="open://lost"))
+            assert others.away
+            redis_of_its_own.start()
+            with anyio.fail_after(DEADLINE):
+                while "open://2" not in told.names:
+                    await others.send(message("resource_updated", uri="open://2"))
+                    await anyio.sleep(0.05)
+        assert told.names.count("open://1") == 1
+        assert "open://lost" not in told.names
+
+    run(work)
+    ours = [record.getMessage()[:32] for record in caplog.records if record.name == "mcp_serving.events"]
+    assert ours == ["The channel layer cannot be used", "The channel layer can be used ag"]
+
+
+def test_two_event_loops_of_a_process_both_hear(
+    layer: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second receives by itself once the first has ended."""
+    monkeypatch.setattr(relay, "TURN_SECONDS", 0.05)
+    told, ready, first_may_end = Told(), threading.Barrier(3), threading.Event()
+
+    async def receive(until: threading.Event) -> None:
+        async with relay.events_of_other_processes():
+            await to_thread.run_sync(ready.wait, DEADLINE)
+            await to_thread.run_sync(until.wait, DEADLINE)
+
+    async def send() -> None:
+        await sent_by_another_process(layer, "open://1")
+        assert await told.until("open://1") == []
+        first_may_end.set()
+        with anyio.fail_after(DEADLINE):
+            while "open://2" not in told.names:
+                await sent_by_another_process(layer, "open://2")
+                await anyio.sleep(0.05)
+
+    all_may_end = threading.Event()
+    threads = [threading.Thread(target=anyio.run, args=(receive, until)) for until in (first_may_end, all_may_end)]
+    for thread in threads:
+        thread.start()
+    ready.wait(DEADLINE)
+    run(send)
+    all_may_end.set()
+    for thread in threads:
+        thread.join()
+    assert caplog.records == []

@@ -37,6 +37,11 @@ async def _answer_of_a_session(scope: Scope, receive: Receive) -> Receive | None
     body = await _body(receive)
     if body is None or _asks_for_something(body):
         return None
+    return with_body(body, receive)
+
+
+def with_body(body: bytes, receive: Receive) -> Receive:
+    """``receive`` of a request whose body has been read, for who reads it again."""
     messages: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
     async def receive_again() -> Message:

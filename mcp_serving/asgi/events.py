@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import logging
+from abc import abstractmethod
+from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from django.core.signing import BadSignature, Signer
 from mcp.server.streamable_http import EventStore
+from mcp_types import JSONRPCError, JSONRPCResponse
 
 if TYPE_CHECKING:
     from mcp.server.streamable_http import EventCallback, EventMessage
@@ -19,6 +22,24 @@ logger = logging.getLogger(__name__)
 session_nonce: ContextVar[str] = ContextVar("mcp_serving.session_nonce", default="")
 """Of the session that is at hand: in its requests, and in the task that writes its streams."""
 
+_replayed_up_to: ContextVar[str] = ContextVar("mcp_serving.replayed_up_to", default="")
+"""In the task of a stream that is being resumed: the id of the last event that it has sent."""
+
+_LONGEST_STREAM_ID = 256
+"""Characters. A stream has the id of its request, which is a client's to choose, and each of its events repeats it."""
+
+
+class ScopedEventStore(EventStore):
+    """A store that knows of sessions: its events are those of the session at hand (``session_nonce``)."""
+
+    @abstractmethod
+    async def forget(self) -> None:
+        """Drop the events of the session at hand, which is over."""
+
+    @abstractmethod
+    async def aclose(self) -> None:
+        """Give back what it holds of the running event loop; the next event takes it again."""
+
 
 class SessionEvents(EventStore):
     """An event store in which each session has events of its own, whatever store is underneath.
@@ -26,34 +47,111 @@ class SessionEvents(EventStore):
     The SDK tells a store the id of a request and no session: "1" in all of them. Without this, who resumes
     would be sent what others have missed.
 
+    A store that fails costs the resuming and no answer: an event that it does not take is sent without an id, and a
+    replay that it does not give ends at once, so that its client tries again.
+
     Args:
         store: keeps the events of all sessions.
     """
 
     def __init__(self, store: EventStore) -> None:
         self._store = store
+        self._storing = _Outage("Events are not kept, so that clients cannot resume after them", "Events are kept")
+        self._reading = _Outage("Events cannot be read, so that clients cannot resume", "Events can be read")
 
     async def store_event(self, stream_id: str, message: JSONRPCMessage | None) -> str:
+        if message is None and (event_id := _replayed_up_to.get()):
+            # A resumed stream begins where its replay has ended. After what has been stored since, its client would
+            # never get that: neither from this stream, nor by resuming again.
+            _replayed_up_to.set("")
+            return event_id
+        if len(stream_id) > _LONGEST_STREAM_ID:
+            return ""
         try:
             event_id = await self._store.store_event(f"{session_nonce.get()}:{stream_id}", message)
-        except Exception:
+        except Exception as error:
             # Raised into the SDK, it would end what delivers the answers of the session, all that are still to come.
-            logger.exception("An event could not be stored: it is sent without an id, and cannot be resumed after.")
+            self._storing.goes_on(error)
             return ""
+        self._storing.is_over()
         return self._signer.sign(event_id)
 
     async def replay_events_after(self, last_event_id: str, send_callback: EventCallback) -> str | None:
-        async def send_signed(event: EventMessage) -> None:
-            event_id = event.event_id
-            await send_callback(replace(event, event_id=event_id and self._signer.sign(event_id)))
+        try:
+            left, stream_id = await self.left_after(last_event_id)
+        except Exception:  # which is logged; raised into the SDK, it would be once more, for each attempt of a client
+            return None
+        for event in left:
+            await send_callback(event)
+        if any(_is_answer(event.message) for event in left):
+            return None  # The stream ends: nothing follows an answer.
+        _replayed_up_to.set(next((event.event_id for event in reversed(left) if event.event_id), last_event_id))
+        return stream_id
+
+    async def left_after(self, last_event_id: str) -> tuple[list[EventMessage], str | None]:
+        """What a client would be sent that resumes after this event, and its stream; None where that is unknown.
+
+        Raises:
+            Exception: the store's; it has been logged.
+        """
+        left: list[EventMessage] = []
+
+        async def keep(event: EventMessage) -> None:
+            left.append(replace(event, event_id=event.event_id and self._signer.sign(event.event_id)))
 
         try:
             event_id = self._signer.unsign(last_event_id)
         except BadSignature:
-            return None
-        stream_id = await self._store.replay_events_after(event_id, send_signed)
-        return None if stream_id is None else stream_id.partition(":")[2]
+            return [], None
+        try:
+            stream_id = await self._store.replay_events_after(event_id, keep)
+        except Exception as error:
+            self._reading.goes_on(error)
+            raise
+        self._reading.is_over()
+        return left, None if stream_id is None else stream_id.partition(":")[2]
+
+    async def forget(self) -> None:
+        """Drop the events of the session at hand, if the store can: its client has ended it."""
+        if isinstance(self._store, ScopedEventStore):
+            with suppress(OSError):  # They go by their age too.
+                await self._store.forget()
+
+    async def aclose(self) -> None:
+        """Give back what the store holds of the running event loop."""
+        if isinstance(self._store, ScopedEventStore):
+            await self._store.aclose()
 
     @property
     def _signer(self) -> Signer:
         return Signer(salt=f"mcp_serving.event:{session_nonce.get()}")
+
+
+class _Outage:
+    """A failure that may go on for long: it is logged when it begins and when it is over, and not each time.
+
+    Args:
+        failing: what is not the case meanwhile, for the log.
+        working: what is the case again afterwards.
+    """
+
+    def __init__(self, failing: str, working: str) -> None:
+        self._failing = failing
+        self._working = working
+        self._goes_on = False
+
+    def goes_on(self, error: Exception) -> None:
+        if not self._goes_on:
+            # An error of the network says all in its text; where it comes from says nothing more.
+            traceback = None if isinstance(error, OSError) else error
+            logger.error("%s: %s", self._failing, error, exc_info=traceback)
+        self._goes_on = True
+
+    def is_over(self) -> None:
+        if self._goes_on:
+            logger.warning("%s again.", self._working)
+        self._goes_on = False
+
+
+def _is_answer(message: JSONRPCMessage) -> bool:
+    return isinstance(message, JSONRPCResponse | JSONRPCError) and message.id is not None

@@ -300,8 +300,12 @@ class StreamableHTTPHandler:
         if layer is not None and layers.reaches_other_processes(layer):
             serve_guest = partial(self._guarded, partial(_exchange, sessions.serve_guest))
             relay = Relay(layer, serve_guest, self.place, manager.max_request_body_size)
-        async with manager.run(), sessions.shared(relay):
-            yield Mounted(app, sdk.mcp_endpoint(app, self.options))
+        try:
+            async with manager.run(), sessions.shared(relay):
+                yield Mounted(app, sdk.mcp_endpoint(app, self.options))
+        finally:
+            if isinstance(manager.event_store, SessionEvents):
+                await manager.event_store.aclose()
 
 
 async def _exchange(app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:

@@ -26,10 +26,12 @@ from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 
 from mcp_serving import sdk
 from mcp_serving.asgi import access
-from mcp_serving.asgi.events import session_nonce
+from mcp_serving.asgi.draining import with_body
+from mcp_serving.asgi.events import SessionEvents, session_nonce
 from mcp_serving.asgi.guard import ASGIApp, Message, Receive, Scope, Send
 from mcp_serving.asgi.refusal import Refusal
 from mcp_serving.asgi.relay import Fate
+from mcp_serving.asgi.resumption import replay_what_is_left
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -145,7 +147,7 @@ class Sessions:
     ) -> None:
         assert self._relay is not None
         if await self._relay.relay(session.worker, scope, receive, send) is Fate.OWNER_GONE:
-            await self._serve_in_session(_Session(), owner, scope, _nothing_more, send)
+            await self._serve_in_session(session, owner, scope, with_body(b"", receive), send)
 
     # In this process
 
@@ -158,9 +160,21 @@ class Sessions:
         with self._stream(session.nonce if scope["method"] == "GET" else None) as free, session.at_hand():
             if free:
                 send = self._knowing_the_end(session, session.signing(send, owner))
-                await self._app({**scope, "headers": headers}, receive, send)
+                scope = {**scope, "headers": headers}
+                left = self._events_after_the_end(session)
+                if left is not None and await replay_what_is_left(left, session.id, scope, receive, send):
+                    return
+                await self._app(scope, receive, send)
+                if scope["method"] == "DELETE" and (ended := self._events_after_the_end(session)) is not None:
+                    await ended.forget()
             else:
                 await _TOO_MANY_STREAMS.send(scope, send)
+
+    def _events_after_the_end(self, session: _Session) -> SessionEvents | None:
+        """The events of a session that has ended, in this process or with the one that had it."""
+        events = self._manager.event_store
+        over = session.nonce and sdk.has_ended(self._manager, session.id)
+        return events if over and isinstance(events, SessionEvents) else None
 
     def _knowing_the_end(self, session: _Session, send: Send) -> Send:
         """``send``, for which a call is not the server's failure if its client has ended the session meanwhile."""
@@ -257,11 +271,6 @@ def _name_of(user: Any) -> str:
     """What tells a user from others: for a user who is no model, as Starlette's are not, what they are called."""
     key = getattr(user, "pk", None) or getattr(user, "display_name", None)
     return repr(user) if key is None else str(key)
-
-
-async def _nothing_more() -> Message:
-    """``receive`` for a request whose body has been read."""
-    return {"type": "http.request", "body": b"", "more_body": False}
 
 
 def _given(scope: Scope) -> list[bytes]:

@@ -63,7 +63,7 @@ class ChannelLayerBus:
             message = events.message("resource_updated", uri=event.uri, server=self._name)
         else:
             message = events.message(_KINDS[event], server=self._name)
-        events.here.is_new(message)  # the layer delivers it here too
+        events.here.remember(message)  # the layer will bring it back
         self._tell(event)
         await events.others.send(message)
         await anyio.lowlevel.checkpoint()  # as the SDK's bus does: streams drain between the events of one task

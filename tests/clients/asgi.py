@@ -15,9 +15,8 @@ from starlette.middleware.cors import CORSMiddleware
 
 django_asgi_app: Any = get_asgi_application()
 
-from mcp_serving import StreamableHTTPHandler
+from mcp_serving import InMemoryEventStore, StreamableHTTPHandler
 from tests.clients.server import server
-from tests.project.event_store import InMemoryEventStore
 
 if TYPE_CHECKING:
     from daphne.server import Server

@@ -12,9 +12,8 @@ from django.urls import re_path
 
 django_asgi_app: Any = get_asgi_application()
 
-from mcp_serving import StreamableHTTPHandler
+from mcp_serving import InMemoryEventStore, StreamableHTTPHandler
 from tests.conformance.everything import server
-from tests.project.event_store import InMemoryEventStore
 
 if TYPE_CHECKING:
     from daphne.server import Server

@@ -22,8 +22,7 @@ from mcp.server.mcpserver import Context
 from pydantic import AnyHttpUrl
 from starlette.responses import PlainTextResponse
 
-from mcp_serving import MCPServer, StreamableHTTPHandler, get_user
-from tests.project.event_store import InMemoryEventStore
+from mcp_serving import InMemoryEventStore, MCPServer, StreamableHTTPHandler, get_user
 from tests.project.events import note
 
 server = MCPServer("doors")

@@ -16,11 +16,10 @@ import anyio
 from mcp.server.auth.provider import AccessToken
 from mcp.server.lowlevel.server import Server as LowLevelServer
 from mcp.server.mcpserver import Context
-from mcp.server.streamable_http import EventCallback, EventMessage, EventStore
 from mcp_types import CallToolRequestParams, CallToolResult, Completion, TextContent
 from pydantic import BaseModel, Field
 
-from mcp_serving import MCPServer, StreamableHTTPHandler
+from mcp_serving import InMemoryEventStore, MCPServer, StreamableHTTPHandler
 
 server = MCPServer("fuzzed", max_threads=4)
 
@@ -96,29 +95,6 @@ async def call_tool(ctx: Any, params: CallToolRequestParams) -> CallToolResult:
 low_level = LowLevelServer("low", on_call_tool=call_tool)
 
 
-class LatestEvents(EventStore):
-    """The latest hundred."""
-
-    def __init__(self) -> None:
-        self.events: dict[str, tuple[str, Any]] = {}
-        self.stored = 0
-
-    async def store_event(self, stream_id: str, message: Any) -> str:
-        self.stored += 1
-        self.events.pop(str(self.stored - 100), None)
-        self.events[str(self.stored)] = stream_id, message
-        return str(self.stored)
-
-    async def replay_events_after(self, last_event_id: str, send_callback: EventCallback) -> str | None:
-        if last_event_id not in self.events:
-            return None
-        stream_id, _ = self.events[last_event_id]
-        for number, (stream, message) in list(self.events.items()):
-            if int(number) > int(last_event_id) and stream == stream_id and message is not None:
-                await send_callback(EventMessage(message, number))
-        return stream_id
-
-
 class Tokens:
     async def verify_token(self, token: str) -> AccessToken | None:
         if token not in ("one", "two", "scopeless"):
@@ -127,9 +103,10 @@ class Tokens:
 
 
 options: dict[str, Any] = {"session_idle_timeout": 2}
+events = InMemoryEventStore(max_events=100)
 handlers = {
-    "public": StreamableHTTPHandler(server, public=True, event_store=LatestEvents(), **options),
-    "json": StreamableHTTPHandler(server, public=True, json_response=True, event_store=LatestEvents(), **options),
+    "public": StreamableHTTPHandler(server, public=True, event_store=events, **options),
+    "json": StreamableHTTPHandler(server, public=True, json_response=True, event_store=events, **options),
     "stateless": StreamableHTTPHandler(server, public=True, stateless_http=True),
     "token": StreamableHTTPHandler(
         server, auth=Tokens(), required_scopes=["use"], max_streams_per_session=3, **options

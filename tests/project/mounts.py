@@ -14,9 +14,8 @@ from pydantic import AnyHttpUrl
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
-from mcp_serving import StreamableHTTPHandler
+from mcp_serving import InMemoryEventStore, StreamableHTTPHandler
 from tests.project import asgi, mcp
-from tests.project.event_store import InMemoryEventStore
 
 
 class OneToken:
