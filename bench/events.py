@@ -24,10 +24,10 @@ from tests.workers import started
 
 WORKERS = {"ours": 4, "theirs": 1}
 LISTENERS = 1_000
-EVENTS = 50
+EVENTS = 20
 """At once: fewer than a channel of the layer holds, which loses none to a worker that is behind."""
-ROUNDS = 7
-ONE_BY_ONE = 20
+ROUNDS = 3
+ONE_BY_ONE = 10
 SPARE_DESCRIPTORS = 200
 URI = "bench://item"
 _EVENT = b"notifications/resources/updated"
