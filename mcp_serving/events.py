@@ -228,7 +228,8 @@ class Others:
         if not self.away:
             self.away = True
             logger.warning(
-                "The channel layer cannot be used (%s): until it can, an event reaches no other process.",
+                "The channel layer cannot be used (%s): until it can, an event reaches no other process, and a request "
+                "of a session in another worker gets 503.",
                 in_one_line(error),
             )
 

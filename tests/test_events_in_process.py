@@ -37,7 +37,7 @@ from mcp_serving import (  # isort: skip
     notify_resources_changed,
     notify_tools_changed,
 )
-from mcp_serving import relay  # isort: skip
+from mcp_serving import hearing  # isort: skip
 from mcp_serving.events import Others, here, message, others  # isort: skip
 from mcp_serving.testing import client  # isort: skip
 from mcp_serving.tools import older_sessions  # isort: skip
@@ -425,14 +425,14 @@ class Told:
 
 async def sent_by_another_process(layer: Any, uri: str) -> dict[str, Any]:
     event = message("resource_updated", uri=uri)
-    await layer.group_send(relay.GROUP, event)
+    await layer.group_send(hearing.GROUP, event)
     return event
 
 
 def test_channels_own_consumers_and_events_do_not_wait_for_each_other(layer: Any) -> None:
     async def work() -> None:
         told = Told()
-        async with relay.events_of_other_processes():
+        async with hearing.events_of_other_processes():
             channel = await layer.new_channel()
             for number in range(3):
                 consumer = asyncio.create_task(layer.receive(channel))
@@ -453,9 +453,9 @@ def test_channels_own_consumers_and_events_do_not_wait_for_each_other(layer: Any
 def test_an_event_that_a_layer_delivers_twice_is_heard_once(layer: Any) -> None:
     async def work() -> None:
         told = Told()
-        async with relay.events_of_other_processes():
+        async with hearing.events_of_other_processes():
             event = await sent_by_another_process(layer, "open://1")
-            await layer.group_send(relay.GROUP, event)
+            await layer.group_send(hearing.GROUP, event)
             await sent_by_another_process(layer, FENCE)
             assert await told.until(FENCE) == ["open://1"]
 
@@ -467,7 +467,7 @@ def test_a_receive_that_ends_in_a_timeout_is_no_layer_that_is_away(
     layer: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """As with channels_redis and redis-py from 8.0 on, after five seconds."""
-    monkeypatch.setattr(relay, "HEARD_SECONDS", 0.05)
+    monkeypatch.setattr(hearing, "HEARD_SECONDS", 0.05)
     receive, given_up = layer.receive, threading.Event()
 
     async def receive_for_a_while(channel: str) -> Any:
@@ -480,7 +480,7 @@ def test_a_receive_that_ends_in_a_timeout_is_no_layer_that_is_away(
 
     async def work() -> None:
         told = Told()
-        async with relay.events_of_other_processes():
+        async with hearing.events_of_other_processes():
             for _ in range(2):
                 given_up.clear()
                 await to_thread.run_sync(given_up.wait, DEADLINE)
@@ -492,11 +492,11 @@ def test_a_receive_that_ends_in_a_timeout_is_no_layer_that_is_away(
 
 
 def test_who_was_forgotten_by_the_layer_joins_again(layer: Any, redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(relay, "REJOIN_SECONDS", 0.1)
+    monkeypatch.setattr(hearing, "REJOIN_SECONDS", 0.1)
 
     async def work() -> None:
         told = Told()
-        async with relay.events_of_other_processes():
+        async with hearing.events_of_other_processes():
             with redis.client() as client:
                 client.flushall()
             with anyio.fail_after(DEADLINE):
@@ -511,13 +511,13 @@ def test_who_was_forgotten_by_the_layer_joins_again(layer: Any, redis: Redis, mo
 def test_each_layer_of_channels_redis_recovers_from_a_restart(
     backend: str, redis_of_its_own: Redis, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(relay, "REJOIN_SECONDS", 0.2)
+    monkeypatch.setattr(hearing, "REJOIN_SECONDS", 0.2)
     layer = import_string(backend)(hosts=[redis_of_its_own.url])
     monkeypatch.setattr(Others, "layer", lambda self: layer)
 
     async def work() -> None:
         told = Told()
-        async with relay.events_of_other_processes():
+        async with hearing.events_of_other_processes():
             await sent_by_another_process(layer, "open://1")
             assert await told.until("open://1") == []
             redis_of_its_own.stop()
@@ -540,11 +540,11 @@ def test_two_event_loops_of_a_process_both_hear(
     layer: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The second receives by itself once the first has ended."""
-    monkeypatch.setattr(relay, "TURN_SECONDS", 0.05)
+    monkeypatch.setattr(hearing, "TURN_SECONDS", 0.05)
     told, ready, first_may_end = Told(), threading.Barrier(3), threading.Event()
 
     async def receive(until: threading.Event) -> None:
-        async with relay.events_of_other_processes():
+        async with hearing.events_of_other_processes():
             await to_thread.run_sync(ready.wait, DEADLINE)
             await to_thread.run_sync(until.wait, DEADLINE)
 

@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from channels.exceptions import ChannelFull
 
+from mcp_serving.events import others
+
 if TYPE_CHECKING:
     from channels.layers import BaseChannelLayer
 
@@ -35,7 +37,7 @@ MESSAGE_SIZE = 64 * 1024
 PATIENCE = 3.0
 """Seconds without a word after which another worker that was asked for one is taken to be gone."""
 
-TICK = 0.5
+TICK = 1.0
 """Seconds between two questions whether a worker is still there, while it has something of ours in hand."""
 
 FULL_SECONDS = 1.0
@@ -301,17 +303,13 @@ class Links:
     # Whether the layer works
 
     def _fails(self, error: Exception) -> None:
-        if self._works:
-            self._works = False
-            cause = " ".join(f"{type(error).__name__}: {error}".split())
-            logger.error(
-                "The channel layer fails (%s): requests of sessions in other workers get 503 until it works.", cause
-            )
+        self._works = False
+        others.failed(error)
 
     def _recovered(self) -> None:
+        others.answered()
         if not self._works:
             self._works = True
-            logger.info("The channel layer works again.")
             self._may_be_forgotten.set()
             self._forgive()
 
