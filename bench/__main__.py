@@ -13,7 +13,7 @@ import sys
 import time
 import traceback
 
-from bench import idle, mount, orm, report, shutdown, startup, stdio
+from bench import events, idle, mount, orm, relay, report, shutdown, startup, stdio
 from bench.measuring import Effort, Results, machine
 
 PARTS = {
@@ -23,6 +23,8 @@ PARTS = {
     "start": startup.measure,
     "idle": idle.measure,
     "shutdown": shutdown.measure,
+    "relay": relay.measure,
+    "events": events.measure,
 }
 
 

@@ -14,7 +14,7 @@ import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 from tests.harness import INITIALIZE, INITIALIZED
 from tests.raw_http import headers_of
@@ -29,9 +29,11 @@ def request_bytes(method: str, path: str, headers: dict[str, str], message: dict
     return "\r\n".join([*lines, "", ""]).encode() + body
 
 
-def post(message: dict[str, Any], session: str | None = None, path: str = "/mcp") -> bytes:
+def post(
+    message: dict[str, Any], session: str | None = None, path: str = "/mcp", headers: dict[str, str] | None = None
+) -> bytes:
     """A POST of a JSON-RPC message: of a modern client if it has ``_meta``, else of an older one."""
-    return request_bytes("POST", path, headers_of(message, session), message)
+    return request_bytes("POST", path, {**headers_of(message, session), **(headers or {})}, message)
 
 
 def get(path: str) -> bytes:
@@ -47,7 +49,7 @@ class Connection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
 
     @classmethod
-    async def open(cls, address: str) -> Connection:
+    async def open(cls, address: str) -> Self:
         host, _, port = address.removeprefix("http://").partition(":")
         _, connection = await asyncio.get_running_loop().create_connection(cls, host, int(port))
         return connection
@@ -99,7 +101,7 @@ class Connection(asyncio.Protocol):
             self._waiting.set_exception(exc or ConnectionResetError("the server has closed the connection"))
 
 
-async def open_connections(address: str, number: int) -> AsyncIterator[Connection]:
+async def open_connections(address: str, number: int, kind: type[Connection] = Connection) -> AsyncIterator[Connection]:
     """So many connections, no faster than the server accepts them.
 
     Past its backlog (50, Daphne's) the system drops the packet that opens a connection, and repeats it a second later.
@@ -108,17 +110,18 @@ async def open_connections(address: str, number: int) -> AsyncIterator[Connectio
     for index in range(number):
         if index % 32 == 31:
             await asking.exchange(get("/"))
-        yield await Connection.open(address)
+        yield await kind.open(address)
     asking.close()
 
 
-async def open_session(connection: Connection) -> str:
+async def open_session(connection: Connection, headers: dict[str, str] | None = None) -> str:
     """Shake hands as an older client; the session's id."""
-    found = re.search(rb"(?i)\r\nmcp-session-id: (\S+)\r\n", answer := await connection.exchange(post(INITIALIZE)))
+    answer = await connection.exchange(post(INITIALIZE, headers=headers))
+    found = re.search(rb"(?i)\r\nmcp-session-id: (\S+)\r\n", answer)
     if found is None:
         raise RuntimeError(f"no session: {answer!r}")
     session = found[1].decode()
-    await connection.exchange(post(INITIALIZED, session))
+    await connection.exchange(post(INITIALIZED, session, headers=headers))
     return session
 
 

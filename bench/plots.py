@@ -12,6 +12,7 @@ CAPTIONS = {
     "latency": "How long the calls take, by the share of them: JSON, 2026-07-28, sixteen at once.",
     "memory": "What the process grows by with idle sessions and open streams.",
     "shutdown": "From the last answer to the end of the process.",
+    "relay": "Calls a second of sessions in several workers, by how a request finds its session.",
 }
 
 _COLORS = {"ours": "#0b6e4f", "theirs": "#b0632c"}
@@ -27,7 +28,8 @@ def draw(results: Results, folder: Path) -> None:
         {"svg.hashsalt": "mcp-serving", "svg.fonttype": "none", "axes.spines.top": False, "axes.spines.right": False}
     )
     folder.mkdir(exist_ok=True)
-    for name, plot in (("ratios", _ratios), ("latency", _latency), ("memory", _memory), ("shutdown", _shutdown)):
+    plots = {"ratios": _ratios, "latency": _latency, "memory": _memory, "shutdown": _shutdown, "relay": _relay}
+    for name, plot in plots.items():
         figure = plot(results)
         figure.savefig(folder / f"{name}.svg", bbox_inches="tight", metadata={"Date": None, "Creator": None})
 
@@ -102,4 +104,17 @@ def _shutdown(results: Results) -> Any:
     axes.set_ylabel("last answer to exit, s")
     axes.set_ylim(bottom=0)
     axes.legend(frameon=False)
+    return figure
+
+
+def _relay(results: Results) -> Any:
+    figure, axes = _figure()
+    ways = results.series["relay"]
+    for (way, rates), color in zip(ways.items(), ("#0b6e4f", "#b0632c", "#7a7a7a", "#4f9d7f"), strict=True):
+        axes.plot(list(rates), list(rates.values()), label=way, color=color, marker="o", markersize=3)
+    axes.set_xticks(sorted({number for rates in ways.values() for number in rates}))
+    axes.set_xlabel("workers")
+    axes.set_ylabel("calls/s")
+    axes.set_ylim(bottom=0)
+    axes.legend(fontsize=7, frameon=False)
     return figure

@@ -92,6 +92,14 @@ What the process has grown by, for each session or stream, against the SDK's app
 Calls in sessions, while others are open and idle, against a process with one of them.""",
     "shutdown": """\
 The signal comes while calls are in flight that take another second.""",
+    "relay": """\
+Calls of older clients in sessions, of which each lives in one worker. *Round robin*: nginx leads each request to the
+next worker, which relays it over Redis where the session is not its own. *Sticky*: nginx leads each client to the same
+worker. *Local* and *relayed* are without nginx, at the session's own worker and at another. Sixteen connections; the
+workers, nginx, Redis and the client share the machine's cores.""",
+    "events": """\
+`notify_resource_updated` in a process that serves nothing, and `subscriptions/listen` streams of 2026-07-28 that hear
+of it: on four workers on our side, on one on the other.""",
 }
 
 TEMPLATE = """\

@@ -54,6 +54,11 @@ def declared_on(server: MCPServer[Any]) -> MCPServer[Any]:
         asyncio.get_running_loop().call_later(seconds, let_go.set)
         return "soon"
 
+    @server.resource("bench://item")
+    def item() -> str:
+        """What listeners hear of."""
+        return "an item"
+
     return server
 
 

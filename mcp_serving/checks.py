@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from typing import Any
 
 from django.apps import apps
@@ -71,26 +72,7 @@ def check_import(**_: Any) -> list[CheckMessage]:
                 conf.load(path)
             except Exception as error:
                 found.append(Error(f"{name}: {error}", id=number))
-    return found + _check_layer() + _check_handlers(server)
-
-
-def _check_layer() -> list[CheckMessage]:
-    from mcp_serving import layers
-
-    try:
-        layer = layers.channel_layer()
-    except Exception:  # of CHANNEL_LAYERS, which is Channels' own: the log has it when a server starts
-        return []
-    if settings.DEBUG or layer is None or layers.reaches_other_processes(layer):
-        return []
-    return [
-        CheckWarning(
-            f"The channel layer {layers.layer_name()!r} is the in-memory one, which reaches no other process: an event "
-            "is heard by the clients of the process in which it happens, and by no others.",
-            hint="Use channels_redis, or no channel layer where there is one process.",
-            id="mcp_serving.W003",
-        )
-    ]
+    return found + _check_handlers(server) + _check_layer()
 
 
 def _check_server(path: str, server: Any) -> list[CheckMessage]:
@@ -131,3 +113,51 @@ def _check_handlers(server: Any) -> list[CheckMessage]:
             if handler.options.get(option)
         ]
     return found
+
+
+_WORKERS = ("WEB_CONCURRENCY", "GRANIAN_WORKERS")
+"""Where web servers look for how many workers to start: uvicorn and gunicorn, granian. Daphne and runmcp have one."""
+
+
+def _check_layer() -> list[CheckMessage]:
+    from mcp_serving import layers
+
+    try:
+        layer = layers.channel_layer()
+    except Exception as error:
+        return [Error(f"CHANNEL_LAYERS[{layers.layer_name()!r}]: {conf.cause_of(error)}.", id="mcp_serving.E007")]
+    if layer is not None and layers.reaches_other_processes(layer):
+        return []
+    found: list[CheckMessage] = []
+    if layer is not None and not settings.DEBUG:
+        found.append(
+            CheckWarning(
+                f"The channel layer {layers.layer_name()!r} is the in-memory one, which reaches no other process: an "
+                "event is heard by the clients of the process in which it happens, and by no others.",
+                hint="Use channels_redis, or no channel layer where there is one process.",
+                id="mcp_serving.W003",
+            )
+        )
+    return found + _check_workers()
+
+
+def _check_workers() -> list[CheckMessage]:
+    """Sessions that only one of several workers knows, as far as the environment tells that there are several."""
+    from mcp_serving.asgi import lifecycle
+
+    several = [f"{name}={os.environ[name]}" for name in _WORKERS if _is_several(os.environ.get(name, ""))]
+    return [
+        CheckWarning(
+            f"{several[0]} starts several workers, which have no channel layer in common: of the sessions that clients "
+            f"up to 2025-11-25 open at {handler.place}, each is known to one worker, and to the others 404.",
+            hint="Put channels_redis into CHANNEL_LAYERS, have a proxy lead each client to the same worker, or give "
+            "the handler stateless_http=True.",
+            id="mcp_serving.W002",
+        )
+        for handler in lifecycle.handlers()
+        if several and not handler.options.get("stateless_http")
+    ]
+
+
+def _is_several(workers: str) -> bool:
+    return workers.isdecimal() and int(workers) > 1

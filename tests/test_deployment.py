@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import configparser
-import os
 import shutil
 import signal
 import socket
@@ -28,11 +27,10 @@ from mcp_types import ElicitRequestParams, ElicitResult
 from mcp_serving.conf import DEFAULT_SHUTDOWN_TIMEOUT
 from mcp_serving.server import CLEANUP_SECONDS
 from tests.documents import DOCS, blocks, environment_of_a_project, manage, project, write_files
-from tests.harness import DEADLINE, Process, free_port, running, wait_until
+from tests.harness import DEADLINE, Process, free_port, running
+from tests.nginx import needs_nginx, nginx
 
 HOST = "mcp.example.org"
-NGINX = shutil.which("nginx", path=f"{os.environ['PATH']}:/usr/sbin")
-needs_nginx = pytest.mark.skipif(NGINX is None, reason="nginx is not installed")
 MODES = ["auto", "legacy"]
 
 MORE_TOOLS = '''
@@ -104,36 +102,6 @@ def runmcp(folder: Path, command: list[str] | None = None, **options: Any) -> It
     with running(command, env=env, cwd=folder, **options) as process:
         process.wait_for(r"is at \S+:\S*/mcp")
         yield process
-
-
-@contextmanager
-def nginx(folder: Path, site: str, port: int) -> Iterator[None]:
-    """An nginx of the test's own, with one site, until the end of the block."""
-    assert NGINX is not None
-    folder.mkdir()
-    (folder / "site.conf").write_text(site)
-    # As in Debian's nginx.conf, as far as one site needs it.
-    (folder / "nginx.conf").write_text(
-        f"daemon off;\nuser root;\npid {folder}/pid;\nerror_log stderr;\n"
-        "events {}\n"
-        f"http {{ access_log off; include {folder}/site.conf;\n"
-        + "".join(
-            f"{kind}_temp_path {folder}/{kind};\n" for kind in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
-        )
-        + "}\n"
-    )
-    command = [NGINX, "-e", "stderr", "-p", str(folder), "-c", str(folder / "nginx.conf")]
-    with running(command, env={}, cwd=folder) as process:
-
-        def listens() -> bool:
-            assert process.popen.poll() is None, process.errors
-            with socket.socket() as probe:
-                return probe.connect_ex(("127.0.0.1", port)) == 0
-
-        wait_until(listens, "nginx listens")
-        yield
-        process.signal(signal.SIGQUIT)
-        process.wait()
 
 
 def as_clients_see_it(site: str, folder: Path, authority: trustme.CA, port: int, upstream: dict[str, int]) -> str:

@@ -237,6 +237,44 @@ def test_deploy_checks_warn_of_a_channel_layer_that_reaches_no_other_process_onc
     assert "mcp_serving.W003" not in manage("check", "--deploy", TEST_DEBUG="0").stderr
 
 
+IN_MEMORY = {"default": {"BACKEND": "channels.layers.InMemoryChannelLayer"}}
+REDIS = {"default": {"BACKEND": "channels_redis.core.RedisChannelLayer", "CONFIG": {"hosts": ["redis://127.0.0.1"]}}}
+WEB_CONCURRENCY = {"WEB_CONCURRENCY": "2"}
+
+
+@pytest.mark.parametrize(
+    ("workers", "layers", "is_warned"),
+    [
+        (WEB_CONCURRENCY, {}, True),
+        ({"GRANIAN_WORKERS": "4"}, IN_MEMORY, True),
+        (WEB_CONCURRENCY, REDIS, False),
+        ({"WEB_CONCURRENCY": "1"}, {}, False),
+        ({"WEB_CONCURRENCY": ""}, {}, False),
+        ({}, {}, False),
+    ],
+)
+def test_deploy_checks_warn_of_sessions_in_several_workers_that_have_no_layer_in_common(
+    workers: dict[str, str], layers: dict[str, Any], is_warned: bool
+) -> None:
+    gated = settings(SERVER="tests.project.gated.server")
+    project = {"TEST_ASGI_APPLICATION": "tests.project.gated.application", "TEST_CHANNEL_LAYERS": json.dumps(layers)}
+    check = manage("check", "--deploy", **gated, **project, **workers)
+    warnings = [line for line in check.stderr.splitlines() if "mcp_serving.W002" in line]
+    assert len(warnings) == (2 if is_warned else 0), check.stderr
+    for name, number in workers.items():
+        assert all(f"{name}={number} starts several workers" in line for line in warnings)
+    assert not any("/stateless" in line for line in warnings)
+
+
+def test_deploy_checks_find_a_channel_layer_that_cannot_be_made() -> None:
+    layers = json.dumps({"default": {"BACKEND": "channels_redis.core.RedisChannelLayers"}})
+    check = manage("check", "--deploy", TEST_CHANNEL_LAYERS=layers)
+    assert "mcp_serving.E007) CHANNEL_LAYERS['default']: " in check.stderr
+    assert "RedisChannelLayers" in check.stderr
+    assert "Traceback" not in check.stderr
+    assert check.returncode == 1
+
+
 def test_the_mcp_module_of_an_installed_app_is_imported_when_the_server_is_wanted() -> None:
     with_app = {"TEST_APPS": '["tests.project.reusable"]'}
     command = manage("runmcp", "--server", "tests.project.mcp.empty", **with_app)

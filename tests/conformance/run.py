@@ -1,4 +1,7 @@
-"""The official conformance suite against this project, under each web server: ``make conformance``."""
+"""The official conformance suite against this project, under each web server: ``make conformance``.
+
+Against several workers too, behind a proxy that leads each request to the next of them.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,9 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -21,10 +26,16 @@ from mcp_types import TextContent, TextResourceContents
 from tests.asgi_servers import ALL, serving
 from tests.harness import Process
 from tests.npm import script
+from tests.private_redis import Redis, running_redis
+from tests.workers import several
 
 CHECKS = {"2025-11-25": 84, "2026-07-28": 152}
 """How many checks the suite makes of a server that lacks nothing, at each version of the protocol."""
 
+SEVERAL = {"uvicorn x 2": ("uvicorn", 2), "daphne x 4": ("daphne", 4)}
+"""Several workers on one Redis, of which each request meets the next."""
+
+APPLICATION = "tests.conformance.asgi"
 SUITE = "@modelcontextprotocol/conformance/dist/index.js"
 DEADLINE = 120.0
 
@@ -49,9 +60,10 @@ def main() -> None:
     """Exits with 1 if anything is not as it has to be."""
     command = script(SUITE)
     began = time.monotonic()
-    with ThreadPoolExecutor(len(ALL)) as pool:
+    names = [*ALL, *SEVERAL]
+    with running_redis() as redis, ThreadPoolExecutor(len(names)) as pool:
         # Side by side takes half the time, also on two cores, and the suite waits long enough for it.
-        runs = [run for runs in pool.map(lambda server: served(server, command), ALL) for run in runs]
+        runs = [run for runs in pool.map(lambda name: served(name, redis, command), names) for run in runs]
     print("| server         | version    | passed | failed | warnings | seconds |")
     print("| -------------- | ---------- | ------ | ------ | -------- | ------- |")
     for run in runs:
@@ -62,17 +74,30 @@ def main() -> None:
     sys.exit(1 if wrong else 0)
 
 
-def served(server: str, command: list[str]) -> list[Run]:
-    """The suite at each version against one process of a web server, which then has to end."""
-    env = {"DJANGO_SETTINGS_MODULE": "tests.conformance.settings"}
-    with serving(server, "tests.conformance.asgi", env=env) as (process, address):
-        runs = [suite(server, version, command, f"{address}/mcp") for version in CHECKS]
-        runs[-1].wrong += asyncio.run(absent(f"{address}/mcp"))
-        runs[-1].wrong += ended(process, server)
-        runs[-1].wrong += logged(process)
+def served(name: str, redis: Redis, command: list[str]) -> list[Run]:
+    """The suite at each version against the processes of a web server, which then have to end."""
+    with listening(name, redis) as (processes, address):
+        runs = [suite(name, version, command, f"{address}/mcp") for version in CHECKS]
+        last = runs[-1].wrong
+        last += asyncio.run(absent(f"{address}/mcp"))
+        for process in processes:
+            last += ended(process, name)
+            last += logged(process)
         if any(run.wrong for run in runs):
-            runs[-1].wrong.append(f"the end of its standard error:\n{process.errors[-5000:]}")
+            last += [f"the end of its standard error:\n{process.errors[-5000:]}" for process in processes]
     return runs
+
+
+@contextmanager
+def listening(name: str, redis: Redis) -> Iterator[tuple[list[Process], str]]:
+    """One process, or several behind a proxy, and the address."""
+    env = {"DJANGO_SETTINGS_MODULE": "tests.conformance.settings"}
+    if name in SEVERAL:
+        with several(*SEVERAL[name], redis, APPLICATION, env=env) as workers:
+            yield [worker.process for worker in workers.each], workers.proxy
+        return
+    with serving(name, APPLICATION, env=env) as (process, address):
+        yield [process], address
 
 
 def suite(server: str, version: str, command: list[str], url: str) -> Run:

@@ -11,6 +11,7 @@ from typing import Any
 import anyio
 from mcp import MCPError
 from mcp.server.mcpserver import Context, MCPServer
+from mcp_types import SamplingMessage, TextContent
 from pydantic import BaseModel
 
 from tests.project.events import note
@@ -220,3 +221,26 @@ async def flood(ctx: Context, megabytes: int) -> str:
         raise
     note("flood finished")
     return "flood finished"
+
+
+@server.tool()
+async def process(name: str = "process", seconds: float = 0.0) -> str:
+    """Which process runs it; each run is noted, so that it is seen if there are two."""
+    note(f"{name} ran")
+    await anyio.sleep(seconds)
+    return str(os.getpid())
+
+
+@server.tool()
+async def complete(ctx: Context) -> str:
+    """Asks the client's model, on the stream that the session has open."""
+    message = SamplingMessage(role="user", content=TextContent(type="text", text="Go on"))
+    result = await ctx.session.create_message([message], max_tokens=10)
+    return str(result.content.text)  # type: ignore[union-attr]
+
+
+@server.tool()
+async def announce(ctx: Context) -> str:
+    """Tells the session's stream that there are other tools."""
+    await ctx.session.send_tool_list_changed()
+    return "announced"

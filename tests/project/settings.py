@@ -12,6 +12,8 @@ ROOT_URLCONF = "tests.project.urls"
 ASGI_APPLICATION = os.environ.get("TEST_ASGI_APPLICATION", "tests.project.asgi.application")
 DATABASES = json.loads(os.environ.get("TEST_DATABASES", "{}"))
 CHANNEL_LAYERS = json.loads(os.environ.get("TEST_CHANNEL_LAYERS", "{}"))
+if "TEST_CACHES" in os.environ:
+    CACHES = json.loads(os.environ["TEST_CACHES"])
 USE_TZ = True
 MCP_SERVING = json.loads(
     os.environ.get(

@@ -14,10 +14,9 @@ from django.core.asgi import get_asgi_application
 
 get_asgi_application()  # sets Django up
 
-from django.contrib.auth.models import User
-
 from mcp_serving import StreamableHTTPHandler
 from tests.project import shop
+from tests.project.callers import user_from_header
 
 MODES = {
     f"{'stateless' if stateless else 'stateful'}-{'json' if answers_json else 'sse'}": {
@@ -27,16 +26,6 @@ MODES = {
     for stateless, answers_json in product([False, True], repeat=2)
 }
 handlers = {mode: StreamableHTTPHandler(shop.server, **options) for mode, options in MODES.items()}
-
-
-def user_from_header(app: Any) -> Any:
-    async def with_user(scope: Any, receive: Any, send: Any) -> None:
-        name = dict(scope["headers"]).get(b"x-user")
-        if name is not None:
-            scope = {**scope, "user": await User.objects.aget(username=name.decode())}
-        await app(scope, receive, send)
-
-    return with_user
 
 
 in_session = StreamableHTTPHandler(shop.server)
