@@ -20,7 +20,7 @@ from mcp.server.mcpserver import MCPServer
 from mcp_serving import InvalidServer, StreamableHTTPHandler
 from mcp_serving.asgi import lifecycle
 from mcp_serving.asgi.guard import Guard, HTTPWire, wire_of
-from mcp_serving.ledger import Ledger
+from mcp_serving.ledger import Exchange, Ledger
 from tests.harness import INITIALIZE, INITIALIZED, call, serving_http, text_of
 from tests.raw_http import Request, headers_of, post, status_of
 
@@ -206,11 +206,13 @@ def test_a_handler_that_was_closed_starts_again_with_the_next_request() -> None:
 def test_a_request_is_freed_without_the_garbage_collector() -> None:
     handler = StreamableHTTPHandler(echo_server([]))
     wires: list[weakref.ref[HTTPWire]] = []
+    exchanges: list[Exchange] = []  # as a session keeps the one that opened it
 
     async def noted(scope: Any, receive: Any, send: Any) -> None:
         wire = wire_of(scope)
         assert wire is not None
         wires.append(weakref.ref(wire))
+        exchanges.append(wire.exchange)
         await handler(scope, receive, send)
 
     async def talk() -> None:
@@ -223,6 +225,7 @@ def test_a_request_is_freed_without_the_garbage_collector() -> None:
     try:
         asyncio.run(talk())
         assert [wire() for wire in wires] == [None, None]
+        assert [(each.task, each.answer_instead, each.on_end) for each in exchanges] == [(None, None, None)] * 2
     finally:
         gc.enable()
 

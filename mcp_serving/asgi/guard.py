@@ -121,8 +121,8 @@ class Guard:
             current_exchange.reset(token)
             exchange.close()
             # They refer to the exchange themselves: left there, only the garbage collector would free a request, with
-            # a pause for all the others.
-            exchange.answer_instead = exchange.task = None
+            # a pause for all the others. And a session keeps the exchange that opened it.
+            exchange.answer_instead = exchange.task = exchange.on_end = None
 
     async def _serve_websocket(self, scope: Scope, receive: Receive, send: Send) -> None:
         if self._ledger.draining:
