@@ -495,10 +495,10 @@ def test_a_receive_that_ends_in_a_timeout_is_no_layer_that_is_away(
 
 @pytest.mark.parametrize("layer", [CORE], indirect=True)
 def test_a_server_that_ends_is_no_member_any_more(layer: Any, redis: Redis) -> None:
-    group = f"{layer.prefix}:group:{relay.GROUP}"
+    group = f"{layer.prefix}:group:{hearing.GROUP}"
 
     async def work() -> None:
-        async with relay.events_of_other_processes():
+        async with hearing.events_of_other_processes():
             with redis.client() as client:
                 assert client.zcard(group) == 1
 
