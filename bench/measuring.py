@@ -118,6 +118,12 @@ def resident_memory(pid: int) -> int:
     return int(next(line.split()[1] for line in rollup.splitlines() if line.startswith("Rss:"))) * 1024
 
 
+def cpu_seconds(pid: int) -> float:
+    """How long a process has had a core so far."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 def allow_descriptors(number: int) -> None:
     """Raise the limit of open files, of this process and of those that it starts.
 

@@ -16,7 +16,7 @@ from statistics import median
 from redis import Redis as RedisClient
 
 from bench.clients import Connection, Load, Turn, open_session, post
-from bench.measuring import Effort, Results, Row, in_turns, percentile, row
+from bench.measuring import Effort, Results, Row, cpu_seconds, in_turns, percentile, row
 from bench.servers import typed
 from tests.harness import MANAGE, call
 from tests.private_redis import Redis, running_redis
@@ -75,15 +75,14 @@ async def _compare(
     ]
     if number > 1:
         rows += _rows(f"{case}: every call relayed, against local", rounds, "relayed", "local")
-        rows += await _traffic(loads["relayed"], redis, case, effort)
+        calls = 4 * effort.number(REQUESTS)
+        rows += await _costs(f"{case}: relayed, against local", loads["relayed"], loads["local"], calls, workers, redis)
     if number == 2:
         alone = {way: await _load(way, workers, proxies, 1) for way in ("relayed", "local")}
-        rows += _rows(
-            "one call at a time, relayed, against local",
-            await _rounds(alone, effort.number(REQUESTS) // 4, effort),
-            "relayed",
-            "local",
-        )
+        case = "one call at a time, relayed, against local"
+        calls = effort.number(REQUESTS) // 2
+        rows += _rows(case, await _rounds(alone, calls // 2, effort), "relayed", "local")
+        rows += await _costs(case, alone["relayed"], alone["local"], calls, workers, redis)
     return Results(rows)
 
 
@@ -119,25 +118,40 @@ def _rows(case: str, rounds: list[dict[str, Turn]], ours: str, theirs: str) -> l
     return found
 
 
-async def _traffic(relayed: Load, redis: Redis, case: str, effort: Effort) -> list[Row]:
-    """What each relayed call has Redis do, as Redis counts it."""
+async def _costs(case: str, relayed: Load, local: Load, calls: int, workers: list[Worker], redis: Redis) -> list[Row]:
+    """What a relayed call has Redis do, as Redis counts it, and what it takes of the cores, against a local one."""
+    costs: dict[str, dict[str, float]] = {}
     with redis.client() as client:
-        before = _counted(client)
-        calls = len((await relayed.turn(8 * effort.number(REQUESTS))).latencies)
-        after = _counted(client)
+        for way, load in (("relayed", relayed), ("local", local)):
+            before = _counted(workers, client)
+            number = len((await load.turn(calls)).latencies)
+            costs[way] = {what: (count - before[what]) / number for what, count in _counted(workers, client).items()}
+    ours, theirs = costs["relayed"], costs["local"]
     return [
-        Row("relay", f"{case}: through Redis, each relayed call", None, (after[what] - before[what]) / calls, 0, what)
-        for what in before
+        Row(
+            "relay",
+            f"{case}: each call",
+            ours[what] / theirs[what] if what == _CPU else None,
+            ours[what],
+            theirs[what],
+            what,
+        )
+        for what in ours
     ]
 
 
-def _counted(client: RedisClient) -> dict[str, int]:
-    """Messages of the channel layer, commands, and bytes in and out, so far."""
-    stats, commands = client.info("stats"), client.info("commandstats")
+_CPU = "ms of CPU"
+
+
+def _counted(workers: list[Worker], client: RedisClient) -> dict[str, float]:
+    """Messages of the channel layer, commands, and bytes in and out, so far; the time of all workers and Redis."""
+    stats, commands, cpu = client.info("stats"), client.info("commandstats"), client.info("cpu")
+    seconds = sum(cpu_seconds(worker.process.pid) for worker in workers) + cpu["used_cpu_user"] + cpu["used_cpu_sys"]
     return {
         "messages": commands.get("cmdstat_zcount", {}).get("calls", 0),  # for each, whether there is room
         "commands": stats["total_commands_processed"],
         "bytes": stats["total_net_input_bytes"] + stats["total_net_output_bytes"],
+        _CPU: seconds * 1000,
     }
 
 
