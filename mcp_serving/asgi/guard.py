@@ -11,20 +11,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, MutableMapping
-from typing import Any, TypeAlias
 
 import anyio
 
 from mcp_serving.asgi import daphne, draining
+from mcp_serving.asgi.messages import ASGIApp, Message, Receive, Scope, Send, respond
 from mcp_serving.ledger import Exchange, Ledger, current_exchange
 from mcp_serving.logs import escaped
-
-Scope: TypeAlias = MutableMapping[str, Any]
-Message: TypeAlias = MutableMapping[str, Any]
-Receive: TypeAlias = Callable[[], Awaitable[Message]]
-Send: TypeAlias = Callable[[Message], Awaitable[None]]
-ASGIApp: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 logger = logging.getLogger(__name__)
 
@@ -38,30 +31,6 @@ def wire_of(scope: Scope) -> HTTPWire | None:
     """The wire of this request, if there is a guard further out."""
     wire: HTTPWire | None = scope.get(_WIRE)
     return wire
-
-
-async def respond(
-    send: Send,
-    status: int,
-    text: str,
-    *,
-    content_type: bytes = b"text/plain; charset=utf-8",
-    headers: Iterable[tuple[bytes, bytes]] = (),
-) -> None:
-    """Send a whole response with a short body."""
-    body = text.encode()
-    await send(
-        {
-            "type": "http.response.start",
-            "status": status,
-            "headers": [
-                (b"content-type", content_type),
-                (b"content-length", str(len(body)).encode()),
-                *headers,
-            ],
-        }
-    )
-    await send({"type": "http.response.body", "body": body})
 
 
 async def refuse_for_shutdown(send: Send) -> None:

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 from mcp.server.streamable_http import LAST_EVENT_ID_HEADER, EventStore, StreamableHTTPServerTransport
 
 from mcp_serving import sdk
-from mcp_serving.asgi.guard import respond
+from mcp_serving.asgi.messages import respond
 
 if TYPE_CHECKING:
     from mcp.server.streamable_http import EventCallback, EventMessage
     from mcp_types import JSONRPCMessage
 
     from mcp_serving.asgi.events import SessionEvents
-    from mcp_serving.asgi.guard import Receive, Scope, Send
+    from mcp_serving.asgi.messages import Receive, Scope, Send
 
 _LAST_EVENT = LAST_EVENT_ID_HEADER.encode()
 
