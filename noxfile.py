@@ -11,7 +11,7 @@ nox.options.default_venv_backend = "venv"
 LOWEST = {
     "Django": "5.2",
     "asgiref": "3.13.0",
-    "channels": "4.2.0",
+    "channels": "4.2.2",
     "daphne": "4.2.0",
     "mcp": "2.3.0",
 }
