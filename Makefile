@@ -10,7 +10,7 @@ FASTMCP := $(VENV)/fastmcp
 FASTMCP_READY := $(FASTMCP)/.ready
 SITE := build/docs
 
-.PHONY: run test fuzz lint docs conformance clients versions clean
+.PHONY: run test fuzz lint docs bench conformance clients versions clean
 
 run: $(READY)
 	$(BIN)/python manage.py migrate --verbosity 0

@@ -11,7 +11,7 @@ nox.options.default_venv_backend = "venv"
 LOWEST = {
     "Django": "5.2",
     "asgiref": "3.13.0",
-    "channels": "4.2.0",
+    "channels": "4.2.2",
     "daphne": "4.2.0",
     "mcp": "2.3.0",
 }
@@ -21,6 +21,7 @@ EACH_ONCE = "each-once"
 """Sessions that have each interpreter and each Django once: what .ci/run has time for."""
 
 PARTS = [
+    "tests/test_events_in_process.py",
     "tests/test_gate.py",
     "tests/test_mcpserver.py",
     "tests/test_mount.py",

@@ -51,7 +51,7 @@ async def _sessions(levels: tuple[int, ...], effort: Effort) -> Results:
             for side, peer in peers.items():
                 idle[side][level] = peer.grown()
             if level > 1:
-                results.rows.append(await _speed(one, peers["ours"], level, effort))
+                results.rows += [await _speed(one, peers["ours"], level, modern, effort) for modern in (False, True)]
         results.add(_memory("idle session", idle))
         for peer in peers.values():
             peer.begin_anew()
@@ -81,9 +81,9 @@ async def _subscriptions(levels: list[int]) -> Results:
         return _memory("open subscriptions/listen of 2026-07-28", grown)
 
 
-async def _speed(one: Peer, many: Peer, level: int, effort: Effort) -> Row:
+async def _speed(one: Peer, many: Peer, level: int, modern: bool, effort: Effort) -> Row:
     """Calls a second with so many idle sessions, against a process of the same kind with a single one."""
-    loads = {"ours": await many.load(), "theirs": await one.load()}
+    loads = {"ours": await many.load(modern), "theirs": await one.load(modern)}
     number = effort.number(REQUESTS)
     for load in loads.values():
         await load.turn(max(AT_ONCE, number // 2))  # warm-up
@@ -91,7 +91,8 @@ async def _speed(one: Peer, many: Peer, level: int, effort: Effort) -> Row:
         {side: (await loads[side].turn(number)).rate for side in in_turns(loads, round_number)}
         for round_number in range(effort.rounds(ROUNDS))
     ]
-    return row("idle sessions", f"calls with {level:,} open, against with 1", rounds, "calls/s", promise=SPEED)
+    calls = "calls of 2026-07-28" if modern else "calls in sessions"
+    return row("idle sessions", f"{calls} with {level:,} open, against with 1", rounds, "calls/s", promise=SPEED)
 
 
 def _memory(what: str, grown: dict[str, dict[int, int]]) -> Results:
@@ -131,14 +132,16 @@ class Peer:
     def grown(self) -> int:
         return resident_memory(self._served.process.pid) - self._before
 
-    async def load(self) -> Load:
-        """Calls, each connection in a session of its own, which is opened for it the first time."""
+    async def load(self, modern: bool = False) -> Load:
+        """Calls of either generation; of the older one, each connection has a session, opened the first time."""
         if not self._calling:
             self._calling = [await Connection.open(self._served.address) for _ in range(AT_ONCE)]
             self._requests = [
                 post(call(1, "echo", text="round trip"), await open_session(connection)) for connection in self._calling
             ]
-        return Load(list(zip(self._calling, self._requests, strict=True)), b"round trip")
+        modern_request = post(call(1, "echo", modern=True, text="round trip"))
+        requests = [modern_request] * AT_ONCE if modern else self._requests
+        return Load(list(zip(self._calling, requests, strict=True)), b"round trip")
 
     async def open_sessions(self, number: int) -> None:
         """Have so many idle sessions."""

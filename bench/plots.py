@@ -8,7 +8,7 @@ from typing import Any
 from bench.measuring import Results, percentile
 
 CAPTIONS = {
-    "ratios": "Every promised ratio, and the promise as a mark.",
+    "ratios": "Every promised ratio, and the promise as a mark: green where it is kept, brown where it is missed.",
     "latency": "How long the calls take, by the share of them: JSON, 2026-07-28, sixteen at once.",
     "memory": "What the process grows by with idle sessions and open streams.",
     "shutdown": "From the last answer to the end of the process.",
@@ -31,7 +31,9 @@ def draw(results: Results, folder: Path) -> None:
     plots = {"ratios": _ratios, "latency": _latency, "memory": _memory, "shutdown": _shutdown, "relay": _relay}
     for name, plot in plots.items():
         figure = plot(results)
-        figure.savefig(folder / f"{name}.svg", bbox_inches="tight", metadata={"Date": None, "Creator": None})
+        figure.savefig(
+            folder / f"{name}.svg", bbox_inches="tight", pad_inches=0.3, metadata={"Date": None, "Creator": None}
+        )
 
 
 def _figure(columns: int = 1, height: float = 3.2) -> tuple[Any, Any]:

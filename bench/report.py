@@ -11,6 +11,8 @@ from tests.harness import ROOT
 
 DOCUMENT = ROOT / "docs" / "benchmarks.md"
 PLOTS = ROOT / "docs" / "benchmarks"
+EXPLAINED = ROOT / "bench" / "explained.md"
+"""Written by hand: what the ratios come of, and why one is missed."""
 
 HEADINGS = ("ratio", "promised", "", "ours", "theirs", "unit", "what")
 
@@ -53,13 +55,14 @@ def document(results: Results, effort: Effort, minutes: float) -> str:
     parts = [(part, list(rows)) for part, rows in groupby(results.rows, key=lambda row: row.part.partition(",")[0])]
     sections = "\n".join(_section(part, rows) for part, rows in parts)
     plots = "\n".join(f"![{caption}](benchmarks/{name}.svg)\n\n{caption}\n" for name, caption in CAPTIONS.items())
-    commands = "\n".join(results.commands)
+    commands = "\n".join(dict.fromkeys(results.commands))
     return TEMPLATE.format(
         summary=summary(results.rows),
         machine=machine(),
-        minutes=f"{minutes:.0f}",
+        minutes=f"{minutes:.1f}",
         quick=" A quick run: the figures are not worth much." if effort.quick else "",
         sections=sections,
+        explained=EXPLAINED.read_text().rstrip(),
         plots=plots,
         commands=commands,
     )
@@ -89,7 +92,7 @@ imports the SDK's server class. And what `manage.py check` takes with the app in
     "memory": """\
 What the process has grown by, for each session or stream, against the SDK's application on Daphne.""",
     "idle sessions": """\
-Calls in sessions, while others are open and idle, against a process with one of them.""",
+Calls while sessions are open and idle, against a process with one of them.""",
     "shutdown": """\
 The signal comes while calls are in flight that take another second.""",
     "relay": """\
@@ -117,9 +120,11 @@ to be in it. Nothing is measured within a server. A ratio is ours to theirs: of 
 
 {plots}
 {sections}
+{explained}
+
 ## Command lines
 
-What was run, each on a port of its own, with the environment that [bench/](../bench/) gives it:
+What was run, each on a port of its own (8000 here), with the environment that [bench/](../bench/) gives it:
 
 ```console
 {commands}

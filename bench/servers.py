@@ -41,7 +41,7 @@ def serving(web_server: str, side: str, *, json_response: bool = False) -> Itera
     env = environment(TEST_DEBUG="0", **changes)
     with running(command, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL) as process:
         wait_until(lambda: _listens(port, process), f"{shlex.join(command)} listens", DEADLINE)
-        yield Served(process, f"http://127.0.0.1:{port}", typed(command))
+        yield Served(process, f"http://127.0.0.1:{port}", typed(command, port))
 
 
 def _command(web_server: str, side: str, port: int) -> tuple[list[str], dict[str, str]]:
@@ -67,6 +67,6 @@ def _listens(port: int, process: Process) -> bool:
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
-def typed(command: list[str]) -> str:
-    """A command as one would type it: with ``python``, and any port."""
-    return " ".join(shlex.quote({sys.executable: "python"}.get(part, part)) for part in command)
+def typed(command: list[str], port: int | None = None) -> str:
+    """A command as one would type it: with ``python``, and port 8000."""
+    return " ".join(shlex.quote({sys.executable: "python", str(port): "8000"}.get(part, part)) for part in command)

@@ -34,7 +34,7 @@ from example_project.shop.results import (
     SalesReport,
     money,
 )
-from mcp_serving import MCPServer, get_user
+from mcp_serving import MCPServer, get_user, notify_resource_updated
 
 server = MCPServer(
     "example-shop",
@@ -149,6 +149,7 @@ def restock_product(
         # One UPDATE rather than read, add and save: two calls at once both count.
         if not Product.objects.filter(sku=sku).update(stock=F("stock") + quantity):
             raise ToolError(f"There is no product {sku!r}; the resource shop://products lists all SKUs.")
+        notify_resource_updated("shop://products")  # after the commit; update() sends no signal, as save() does
         return ProductInfo.of(Product.objects.get(sku=sku))
 
 
@@ -230,6 +231,7 @@ def move(number: int, statuses: tuple[Order.Status, ...], to: Order.Status, reas
     # One UPDATE that looks at the status too: it may have changed while the user was thinking.
     changed = Order.objects.filter(number=number, status__in=statuses).update(status=to)
     order = order_in(number, (to,) if changed else statuses, to.label.lower())
+    notify_resource_updated(f"shop://orders/{number}")
     user = get_user()
     if user.pk is not None:  # the functions of this module may be called outside of requests, too
         message = f"{to.label} through MCP. {reason}".strip()

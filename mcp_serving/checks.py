@@ -72,7 +72,7 @@ def check_import(**_: Any) -> list[CheckMessage]:
                 conf.load(path)
             except Exception as error:
                 found.append(Error(f"{name}: {error}", id=number))
-    return found + _check_handlers(server) + _check_workers()
+    return found + _check_handlers(server) + _check_layer()
 
 
 def _check_server(path: str, server: Any) -> list[CheckMessage]:
@@ -119,10 +119,8 @@ _WORKERS = ("WEB_CONCURRENCY", "GRANIAN_WORKERS")
 """Where web servers look for how many workers to start: uvicorn and gunicorn, granian. Daphne and runmcp have one."""
 
 
-def _check_workers() -> list[CheckMessage]:
-    """Sessions that only one of several workers knows, as far as the environment tells that there are several."""
+def _check_layer() -> list[CheckMessage]:
     from mcp_serving import layers
-    from mcp_serving.asgi import lifecycle
 
     try:
         layer = layers.channel_layer()
@@ -130,6 +128,23 @@ def _check_workers() -> list[CheckMessage]:
         return [Error(f"CHANNEL_LAYERS[{layers.layer_name()!r}]: {conf.cause_of(error)}.", id="mcp_serving.E007")]
     if layer is not None and layers.reaches_other_processes(layer):
         return []
+    found: list[CheckMessage] = []
+    if layer is not None and not settings.DEBUG:
+        found.append(
+            CheckWarning(
+                f"The channel layer {layers.layer_name()!r} is the in-memory one, which reaches no other process: an "
+                "event is heard by the clients of the process in which it happens, and by no others.",
+                hint="Use channels_redis, or no channel layer where there is one process.",
+                id="mcp_serving.W003",
+            )
+        )
+    return found + _check_workers()
+
+
+def _check_workers() -> list[CheckMessage]:
+    """Sessions that only one of several workers knows, as far as the environment tells that there are several."""
+    from mcp_serving.asgi import lifecycle
+
     several = [f"{name}={os.environ[name]}" for name in _WORKERS if _is_several(os.environ.get(name, ""))]
     return [
         CheckWarning(

@@ -100,7 +100,6 @@ class _Hearing:
         while True:
             joined = math.inf
             try:
-                # A new one each time: the pub/sub layer forgets a channel that nobody receives on any more.
                 # Of the layer's default prefix, as Channels' own consumers have: one lock of channels_redis is held by
                 # whoever receives for all channels with a prefix, and those of another one would wait for it.
                 channel = channel or await self._layer.new_channel()
@@ -168,3 +167,4 @@ class _Hearing:
                 here.deliver(event)
             except Exception as error:  # of another version of this package
                 logger.warning("An event of another process was not understood (%s).", in_one_line(error))
+            await asyncio.sleep(0)  # between the events of a burst, the listeners send

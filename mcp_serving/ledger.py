@@ -33,6 +33,8 @@ class Exchange:
         self.on_end: Callable[[], None] | None = None
         self._ends_itself = False
         self._handler: anyio.CancelScope | None = None
+        self._handler_task: asyncio.Task[object] | None = None
+        self._given_up = False
         self._ledger = ledger
         self._standing = standing
 
@@ -68,15 +70,34 @@ class Exchange:
 
     @contextmanager
     def handled(self) -> Iterator[None]:
-        """Around the MCP handler: what ``cancel`` cancels, so that the client can still have an answer."""
+        """Around the MCP handler: what ``cancel`` cancels, so that the client can still have an answer.
+
+        Raises:
+            CancelledError: after ``give_up``.
+        """
         self._ledger.handled.add(self)
+        self._handler_task = asyncio.current_task()
         try:
             with anyio.CancelScope() as self._handler:
                 yield
+            if self._given_up:
+                raise asyncio.CancelledError
         finally:
-            self._handler = None
+            self._handler = self._handler_task = None
             self._ledger.handled.discard(self)
             self._ledger.changed()
+
+    def give_up(self, task: asyncio.Task[object]) -> bool:
+        """Cancel the MCP handler if it runs in this task, for good: nobody is left to read an answer.
+
+        Returns:
+            False if it does not: in an older session, it has a task of its own.
+        """
+        if self._handler is None or self._handler_task is not task:
+            return False
+        self._given_up = True
+        self._handler.cancel()
+        return True
 
     def cancel(self) -> None:
         """Cancel its MCP handler, so that the client still has an answer; what has none is told to end."""

@@ -5,23 +5,56 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 from bench import report
+from bench.__main__ import PARTS
 from bench.measuring import Effort, Promise, Results, Row, in_turns, row
+from bench.plots import CAPTIONS
+from tests.documents import links
 from tests.harness import ROOT
 
 
 def bench(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "bench", *arguments], cwd=ROOT, capture_output=True, text=True, timeout=100
+        [sys.executable, "-m", "bench", *arguments], cwd=ROOT, capture_output=True, text=True, timeout=200
     )
 
 
-def test_one_part_in_a_quick_run_prints_its_lines_of_the_table() -> None:
-    done = bench("--quick", "--only", "stdio")
+LINES = {
+    "mount": ("mount, uvicorn: JSON, 2025-11-25, p99", "mount, Daphne: SSE, 2026-07-28", "against hello", "≥ 0.95"),
+    "orm": ("sync tool, one query: CONN_MAX_AGE=60, 16 at once", "≥ 1"),
+    "stdio": ("stdio: 16 calls at once", "≥ 1.5", "of 2 promised ratios are kept"),
+    "start": ("runmcp to its first tools/list", "check with the app, against without", "≤ 1.05"),
+    "idle": (
+        "each idle session, at 500",
+        "each open stream of a session, at 500",
+        "calls of 2026-07-28 with 500",
+        "≥ 0.9",
+    ),
+    "shutdown": ("100 calls in flight: lost", "last answer to exit, against uvicorn"),
+}
+"""What each part's quick form prints, among others."""
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_a_quick_run_of_a_part_prints_its_lines_of_the_table_and_what_was_run_on(
+    part: str, request: pytest.FixtureRequest
+) -> None:
+    if part == "orm":
+        request.getfixturevalue("postgres")  # skips where there is none
+    done = bench("--quick", "--only", part)
     assert done.returncode == 0, done.stderr
-    assert "≥ 1.5" in done.stdout
-    assert "stdio: 16 calls at once" in done.stdout
-    assert "of 2 promised ratios are kept" in done.stdout
+    for line in LINES[part]:
+        assert line in done.stdout
+    assert "promised ratios are kept" in done.stdout
+    assert "Python 3." in done.stdout
+    assert "mcp 2." in done.stdout
+
+
+def test_make_runs_them_although_there_is_a_folder_of_that_name() -> None:
+    done = subprocess.run(["make", "--dry-run", "bench", "ARGS=--quick"], cwd=ROOT, capture_output=True, text=True)
+    assert "-m bench --quick\n" in done.stdout
 
 
 def test_the_page_is_written_from_all_parts_only() -> None:
@@ -54,4 +87,20 @@ def test_the_page_has_a_section_with_its_table_for_each_part() -> None:
     assert "1 of 1 promised ratios are kept" in page
     assert "| 2.50 | ≥ 1.5 | kept | 5,000 | 2,000 | calls/s | stdio: one call at a time |" in page
     assert "|  |  |  | 0 | 1 | answers | shutdown: 1 call in flight: lost |" in page
-    assert "It took 7 minutes" in page
+    assert "It took 7.4 minutes" in page
+
+
+def test_the_page_shows_the_plots_that_there_are_and_no_others() -> None:
+    shown = {link for link in links(report.DOCUMENT) if link.endswith(".svg")}
+    assert shown == {f"benchmarks/{name}.svg" for name in CAPTIONS}
+    assert {f"benchmarks/{plot.name}" for plot in report.PLOTS.iterdir()} == shown
+    for plot in shown:
+        assert (report.DOCUMENT.parent / plot).read_text().lstrip().startswith("<?xml")
+
+
+def test_the_page_has_every_part_and_what_was_written_by_hand() -> None:
+    page = report.DOCUMENT.read_text()
+    for heading in report.NOTES:
+        assert f"\n## {heading.capitalize()}" in page
+    assert report.EXPLAINED.read_text().rstrip() in page
+    assert "```console\npython -m django runmcp" in page

@@ -14,7 +14,7 @@ from django.test import override_settings
 from starlette.middleware.cors import CORSMiddleware
 
 from mcp_serving.asgi import hosts
-from mcp_serving.asgi.guard import Receive, Scope, Send
+from mcp_serving.asgi.messages import Receive, Scope, Send
 from tests import in_django
 from tests.asgi_servers import DAPHNE, serving
 from tests.harness import ROOT, Events, Process, call

@@ -170,6 +170,8 @@ def test_a_session_can_subscribe_to_so_many_resources_and_no_more(monkeypatch: p
                 await session.subscribe_resource("open://3")
             await session.unsubscribe_resource("open://1")
             await session.subscribe_resource("open://3")
+            with pytest.raises(MCPError, match="Unknown resource"):
+                await session.subscribe_resource("open://" + 3000 * "3")
 
     run(work)
 
@@ -489,6 +491,20 @@ def test_a_receive_that_ends_in_a_timeout_is_no_layer_that_is_away(
 
     run(work)
     assert caplog.records == []
+
+
+@pytest.mark.parametrize("layer", [CORE], indirect=True)
+def test_a_server_that_ends_is_no_member_any_more(layer: Any, redis: Redis) -> None:
+    group = f"{layer.prefix}:group:{hearing.GROUP}"
+
+    async def work() -> None:
+        async with hearing.events_of_other_processes():
+            with redis.client() as client:
+                assert client.zcard(group) == 1
+
+    run(work)
+    with redis.client() as client:
+        assert client.zcard(group) == 0
 
 
 def test_who_was_forgotten_by_the_layer_joins_again(layer: Any, redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -244,6 +244,35 @@ def test_those_who_are_logged_in_may_do_what_their_role_may(shop: dict[str, str]
         anyio.run(run, address)
 
 
+def test_who_has_subscribed_to_an_order_is_told_when_it_changes(shop: dict[str, str]) -> None:
+    async def work(address: str, cookie: str) -> None:
+        answer = ElicitResult(action="accept", content={})
+
+        async def accept(*_: Any) -> ElicitResult:
+            return answer
+
+        async with (
+            httpx2.AsyncClient(headers={"cookie": cookie}, timeout=DEADLINE) as http,
+            Client(streamable_http_client(address, http_client=http), elicitation_callback=accept) as clerk,
+            Client(address) as anybody,
+        ):
+            found = (await clerk.call_tool("search_orders", {"status": "open", "limit": 1})).structured_content
+            assert found is not None
+            number = found["orders"][0]["number"]
+            uris = [f"shop://orders/{number}", "shop://products"]
+            async with anybody.listen(resource_subscriptions=uris) as events:
+                await clerk.call_tool("cancel_order", {"number": number})
+                await clerk.call_tool("restock_product", {"sku": "TEA-SEN-0250", "quantity": 5})
+                with anyio.fail_after(DEADLINE):
+                    assert [(await anext(aiter(events))).uri for _ in uris] == uris  # type: ignore[union-attr]
+
+    with serving([sys.executable, "manage.py", "runmcp", "--transport", "http"], shop, r"is at \S+/mcp") as (
+        _,
+        address,
+    ):
+        anyio.run(work, f"{address}/mcp", logged_in_cookie(shop, "clerk"))
+
+
 def test_the_shops_own_tests_pass(shop: dict[str, str]) -> None:
     done = subprocess.run(
         [sys.executable, "manage.py", "test", "example_project"], cwd=ROOT, env=shop, capture_output=True, text=True

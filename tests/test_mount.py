@@ -20,8 +20,8 @@ from mcp.server.mcpserver import MCPServer
 from mcp_serving import InvalidServer, StreamableHTTPHandler
 from mcp_serving.asgi import lifecycle
 from mcp_serving.asgi.guard import Guard, HTTPWire, wire_of
-from mcp_serving.ledger import Ledger
-from tests.harness import call, serving_http, text_of
+from mcp_serving.ledger import Exchange, Ledger
+from tests.harness import INITIALIZE, INITIALIZED, call, serving_http, text_of
 from tests.raw_http import Request, headers_of, post, status_of
 
 NOT_ACCEPTABLE = 406  # the SDK's answer to a plain GET: it was reached
@@ -206,11 +206,13 @@ def test_a_handler_that_was_closed_starts_again_with_the_next_request() -> None:
 def test_a_request_is_freed_without_the_garbage_collector() -> None:
     handler = StreamableHTTPHandler(echo_server([]))
     wires: list[weakref.ref[HTTPWire]] = []
+    exchanges: list[Exchange] = []  # as a session keeps the one that opened it
 
     async def noted(scope: Any, receive: Any, send: Any) -> None:
         wire = wire_of(scope)
         assert wire is not None
         wires.append(weakref.ref(wire))
+        exchanges.append(wire.exchange)
         await handler(scope, receive, send)
 
     async def talk() -> None:
@@ -223,8 +225,73 @@ def test_a_request_is_freed_without_the_garbage_collector() -> None:
     try:
         asyncio.run(talk())
         assert [wire() for wire in wires] == [None, None]
+        assert [(each.task, each.answer_instead, each.on_end) for each in exchanges] == [(None, None, None)] * 2
     finally:
         gc.enable()
+
+
+async def ask_and_leave(app: Any, message: dict[str, Any], session: str | None = None) -> list[Any]:
+    """What is sent to a client that leaves a tenth of a second after it has sent its message."""
+    headers = [(name.lower().encode(), value.encode()) for name, value in headers_of(message, session).items()]
+    scope = {
+        "type": "http",
+        "method": "POST",
+        "path": "/",
+        "query_string": b"",
+        "headers": [(b"host", b"testserver"), *headers],
+    }
+    received = [{"type": "http.request", "body": json.dumps(message).encode()}]
+    sent: list[Any] = []
+
+    async def receive() -> dict[str, Any]:
+        if received:
+            return received.pop()
+        await asyncio.sleep(0.1)
+        return {"type": "http.disconnect"}
+
+    async def send(answer: Any) -> None:
+        sent.append(answer)
+
+    await app(scope, receive, send)
+    return sent
+
+
+def test_who_leaves_ends_a_modern_call_but_nothing_that_it_shields_and_in_a_session_the_wait_alone() -> None:
+    server = MCPServer[Any]("a server")
+    seen: list[str] = []
+
+    @server.tool()
+    async def save() -> str:
+        try:
+            with anyio.CancelScope(shield=True):
+                await anyio.sleep(0.3)
+            seen.append("saved")
+            await anyio.sleep(1)
+            seen.append("finished")
+        except asyncio.CancelledError:
+            seen.append("cancelled")
+            raise
+        return ""
+
+    async def talk() -> None:
+        handler = StreamableHTTPHandler(server, json_response=True)
+        task = asyncio.current_task()
+        assert task is not None
+        assert await ask_and_leave(handler, call(1, "save", modern=True)) == []
+        assert seen == ["saved", "cancelled"]
+        seen.clear()
+        async with in_process(handler) as client:
+            opened = await client.post("/", json=INITIALIZE, headers=headers_of(INITIALIZE))
+            session = opened.headers["mcp-session-id"]
+            await client.post("/", json=INITIALIZED, headers=headers_of(INITIALIZED, session))
+        assert await ask_and_leave(handler, call(2, "save"), session) == []
+        assert seen == []
+        assert task.cancelling() == 0
+        await asyncio.sleep(1.5)
+        assert seen == ["saved", "finished"]
+        await lifecycle.close()
+
+    asyncio.run(talk())
 
 
 def test_what_was_imported_is_no_work_for_the_garbage_collector_while_a_server_runs() -> None:

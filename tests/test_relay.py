@@ -1,59 +1,38 @@
-"""A session lives in one worker, and any other one of the project answers its requests all the same."""
+"""Who calls through another worker, what that refuses by itself, and its end; see test_workers.py for the rest."""
 
 from __future__ import annotations
 
 import asyncio
 import signal
-import time
-from collections.abc import Iterator
-from contextlib import ExitStack
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
 
 import anyio
 import httpx2
 import pytest
 
 from tests import in_django
-from tests.asgi_servers import serving
 from tests.doors import bearer, logged_in
-from tests.harness import DEADLINE, INITIALIZE, INITIALIZED, Events, Process, call, text_of
+from tests.harness import DEADLINE, INITIALIZE, INITIALIZED, Events, call, text_of
 from tests.http_client import Answer, Clients, Connection
 from tests.private_redis import Redis
 from tests.raw_http import headers_of
+from tests.workers import Worker, started
 
-SERVERS = ["runmcp", "daphne", "uvicorn"]
-
-pytestmark = pytest.mark.timeout(90)
-
-
-@dataclass
-class Workers:
-    """Two workers of one project, each at an address of its own."""
-
-    processes: list[Process] = field(default_factory=list)
-    addresses: list[str] = field(default_factory=list)
-
-    def add(self, server: str, stack: ExitStack, env: dict[str, str], module: str = "tests.project.asgi") -> None:
-        process, address = stack.enter_context(serving(server, module, env=env))
-        self.processes.append(process)
-        self.addresses.append(address)
+Workers = list[Worker]
 
 
-@pytest.fixture(params=SERVERS)
-def workers(request: pytest.FixtureRequest, redis: Redis, events: Events) -> Iterator[Workers]:
-    with ExitStack() as stack:
-        workers = Workers()
-        for _ in range(2):
-            workers.add(request.param, stack, redis.layers() | events.env)
+@pytest.fixture(params=["runmcp", "uvicorn"])
+def workers(request: pytest.FixtureRequest, redis: Redis) -> Iterator[Workers]:
+    with started(request.param, 2, redis, "tests.project.asgi") as workers:
         yield workers
 
 
-@pytest.fixture
-def uvicorns(redis: Redis, events: Events) -> Iterator[Workers]:
-    with ExitStack() as stack:
-        workers = Workers()
-        for _ in range(2):
-            workers.add("uvicorn", stack, redis.layers() | events.env)
+@pytest.fixture(scope="module")
+def doors(tmp_path_factory: pytest.TempPathFactory, redis: Redis, users: None) -> Iterator[Workers]:
+    """Two workers with handlers of which each lets in others."""
+    events = Events(tmp_path_factory.mktemp("relay") / "events")
+    env = {**in_django.ENVIRONMENT, "TEST_DEBUG": "0", **events.env}
+    with started("uvicorn", 2, redis, "tests.project.doors_asgi", env=env) as workers:
         yield workers
 
 
@@ -62,120 +41,17 @@ async def elsewhere(session: Connection, clients: Clients) -> Connection:
     return await clients.connect(**{name: value for name, value in session.headers.items() if name != "Host"})
 
 
-def test_each_request_of_a_session_may_go_to_any_worker(workers: Workers) -> None:
+def test_a_body_that_is_too_large_is_refused_where_it_arrives(workers: Workers) -> None:
     async def work() -> None:
-        async with Clients(workers.addresses[0]) as owner, Clients(workers.addresses[1]) as other:
-            session = await owner.session(elicitation=True)
-            here = await elsewhere(session, other)
-            echoed = await here.request("POST", "/mcp", call(1, "echo", text="relayed"))
-            assert [text_of(message) for message in echoed.messages] == ["relayed"]
-            assert echoed.headers["mcp-session-id"] == session.headers["Mcp-Session-Id"]
-            counting = call(2, "count", to=3)
-            counting["params"]["_meta"] = {"progressToken": "p"}
-            *progress, result = (await here.request("POST", "/mcp", counting)).messages
-            assert [message["params"]["progress"] for message in progress] == [1, 2, 3]
-            assert text_of(result) == "3"
-            stream = await elsewhere(session, other)
-            stream.send("GET", "/mcp")
-            assert (await stream.head()).status == 200
-            again = await session.request("GET", "/mcp")
-            assert again.status == 409, "the owner knows that the session has its stream"
-            ended = await here.request("DELETE", "/mcp")
-            assert ended.status == 200
-            for connection in (here, session):
-                assert (await connection.request("POST", "/mcp", call(3, "echo", text="x"))).status == 404
-
-    anyio.run(work)
-    for process in workers.processes:
-        assert "Traceback" not in process.errors
-
-
-def test_a_question_and_its_answer_go_through_different_workers(uvicorns: Workers) -> None:
-    async def work() -> None:
-        async with Clients(uvicorns.addresses[0]) as owner, Clients(uvicorns.addresses[1]) as other:
-            session = await owner.session(elicitation=True)
-            asking = await elsewhere(session, other)
-            asking.send("POST", "/mcp", call(1, "ask"))
-            events = asking.events(await asking.head())
-            question = await anext(events)
-            assert question["method"] == "elicitation/create"
-            answer = {
-                "jsonrpc": "2.0",
-                "id": question["id"],
-                "result": {"action": "accept", "content": {"word": "yes"}},
-            }
-            assert (await session.request("POST", "/mcp", answer)).status == 202
-            assert text_of(await anext(events)) == "yes"
-
-    anyio.run(work)
-
-
-def test_bodies_of_megabytes_pass_both_ways_and_what_is_too_large_is_refused_where_it_arrives(
-    uvicorns: Workers,
-) -> None:
-    async def work() -> None:
-        async with Clients(uvicorns.addresses[0]) as owner, Clients(uvicorns.addresses[1]) as other:
-            session = await owner.session()
-            here = await elsewhere(session, other)
-            text = "ä€😀" * 100_000
-            echoed = await here.request("POST", "/mcp", call(1, "echo", text=text))
-            assert text_of(echoed.messages[0]) == text
-            refused = await here.request("POST", "/mcp", call(2, "echo", text="x" * 5_000_000))
+        async with Clients(workers[0].address) as owner, Clients(workers[1].address) as other:
+            here = await elsewhere(await owner.session(), other)
+            refused = await here.request("POST", "/mcp", call(1, "echo", text="x" * 5_000_000))
             assert refused.status == 413
+            here = await elsewhere(here, other)
+            echoed = await here.request("POST", "/mcp", call(2, "echo", text="x" * 4_000_000))
+            assert len(text_of(echoed.messages[0])) == 4_000_000
 
     anyio.run(work)
-
-
-def test_a_call_whose_client_leaves_goes_on_and_its_result_is_resumed_through_another_worker(
-    redis: Redis, events: Events, users: None
-) -> None:
-    with ExitStack() as stack:
-        workers = Workers()
-        for _ in range(2):
-            workers.add("uvicorn", stack, doors_env(redis, events), "tests.project.doors_asgi")
-
-        async def work() -> None:
-            async with Clients(workers.addresses[0]) as owner, Clients(workers.addresses[1]) as other:
-                session = await owner.connect()
-                await owner.initialize(session, "/public")
-                here = await elsewhere(session, other)
-                here.send("POST", "/public", {**call(1, "slow"), "params": slow_with_progress})
-                head = await here.head()
-                last = ""
-                async for chunk in here.chunks(head):
-                    ids = [line[4:] for line in chunk.decode().splitlines() if line.startswith("id: ")]
-                    last = ids[-1].strip() if ids else last
-                    if b"notifications/progress" in chunk:
-                        break
-                here.reset()
-                await anyio.to_thread.run_sync(events.wait_for, "slow")
-                with events.path.open("a") as notes:
-                    notes.write("go\n")
-                again = await elsewhere(session, other)
-                again.send("GET", "/public", Last_Event_ID=last)
-                async with asyncio.timeout(DEADLINE):
-                    async for message in again.events(await again.head()):
-                        if message.get("id") == 1:
-                            assert text_of(message) == "for AnonymousUser"
-                            return
-
-        slow_with_progress = {"name": "slow", "arguments": {}, "_meta": {"progressToken": "p"}}
-        anyio.run(work)
-
-
-def doors_env(redis: Redis, events: Events) -> dict[str, str]:
-    return {**in_django.ENVIRONMENT, "TEST_DEBUG": "0", **redis.layers(), **events.env}
-
-
-@pytest.fixture(scope="module")
-def doors(tmp_path_factory: pytest.TempPathFactory, redis: Redis, users: None) -> Iterator[Workers]:
-    """Two workers with handlers of which each lets in others."""
-    events = Events(tmp_path_factory.mktemp("relay") / "events")
-    with ExitStack() as stack:
-        workers = Workers()
-        for _ in range(2):
-            workers.add("uvicorn", stack, doors_env(redis, events), "tests.project.doors_asgi")
-        yield workers
 
 
 CALLERS = {
@@ -193,12 +69,10 @@ CALLERS = {
 
 @pytest.mark.parametrize(("path", "owner", "other", "told"), CALLERS.values(), ids=CALLERS)
 def test_a_relayed_call_is_its_callers_and_nobody_elses_session_is_found(
-    path: str, owner: object, other: object, told: str, doors: Workers
+    path: str, owner: Callable[[], dict[str, str]], other: Callable[[], dict[str, str]], told: str, doors: Workers
 ) -> None:
-    assert callable(owner)
-    assert callable(other)
     mine, theirs = owner(), other()
-    home, away = (f"{address}{path}" for address in doors.addresses)
+    home, away = (f"{worker.address}{path}" for worker in doors)
     opening = httpx2.post(home, json=INITIALIZE, headers={**headers_of(INITIALIZE), **mine})
     session = opening.headers["mcp-session-id"]
     httpx2.post(away, json=INITIALIZED, headers={**headers_of(INITIALIZED, session), **mine})
@@ -212,7 +86,7 @@ def test_a_relayed_call_is_its_callers_and_nobody_elses_session_is_found(
 
 
 def test_another_mount_does_not_serve_a_session_of_this_one(doors: Workers) -> None:
-    home, away = doors.addresses
+    home, away = (worker.address for worker in doors)
     session = httpx2.post(f"{home}/public", json=INITIALIZE, headers=headers_of(INITIALIZE)).headers["mcp-session-id"]
     message = call(1, "who")
     answers = [
@@ -221,105 +95,45 @@ def test_another_mount_does_not_serve_a_session_of_this_one(doors: Workers) -> N
     assert [answer.status_code for answer in answers] == [200, 404]
 
 
-def test_of_a_killed_worker_only_the_own_sessions_are_lost_and_each_is_404(uvicorns: Workers) -> None:
+def test_a_stream_ends_cleanly_with_the_worker_that_relays_it_and_can_be_opened_anew(workers: Workers) -> None:
     async def work() -> None:
-        async with Clients(uvicorns.addresses[0]) as first, Clients(uvicorns.addresses[1]) as second:
-            lost, kept = await first.session(), await second.session()
-            here = await elsewhere(lost, second)
-            running = await elsewhere(lost, second)
-            running.send("POST", "/mcp", call(1, "slow", seconds=60))
-            assert (await running.head()).status == 200
-            uvicorns.processes[0].popen.kill()
-            started = time.monotonic()
-            answer = await here.request("POST", "/mcp", call(2, "echo", text="x"))
-            assert answer.status == 404
-            assert time.monotonic() - started < 10
-            started = time.monotonic()
-            assert (await here.request("POST", "/mcp", call(3, "echo", text="x"))).status == 404
-            assert time.monotonic() - started < 1
-            async with asyncio.timeout(10):
-                await running.ended()
-            kept = await second.another(kept)  # uvicorn has closed the idle connection
-            assert (await kept.request("POST", "/mcp", call(4, "echo", text="x"))).status == 200
-
-    anyio.run(work)
-    assert "Traceback" not in uvicorns.processes[1].errors
-
-
-@pytest.mark.parametrize("workers", ["runmcp", "uvicorn"], indirect=True)  # the command daphne lets nobody drain
-def test_a_worker_that_is_stopped_answers_relayed_calls_in_flight_and_then_its_sessions_are_404_at_once(
-    workers: Workers, events: Events
-) -> None:
-    async def work() -> None:
-        async with Clients(workers.addresses[0]) as owner, Clients(workers.addresses[1]) as other:
+        async with Clients(workers[0].address) as owner, Clients(workers[1].address) as other:
             session = await owner.session()
-            here = await elsewhere(session, other)
-            here.send("POST", "/mcp", call(1, "slow", seconds=1.5))
-            await anyio.to_thread.run_sync(events.wait_for, "slow started")
-            process = workers.processes[0]
-            session.reset()
-            process.popen.send_signal(signal.SIGTERM)
-            answer = await here.answer()
-            assert text_of(answer.messages[0]) == "slow finished"
-            await anyio.to_thread.run_sync(process.popen.wait, DEADLINE)
-            started = time.monotonic()
-            assert (await here.request("POST", "/mcp", call(2, "echo", text="x"))).status == 404
-            assert time.monotonic() - started < 1
-
-    anyio.run(work)
-
-
-def test_while_redis_is_away_local_sessions_go_on_and_relayed_requests_are_503_until_it_is_back(
-    redis_of_its_own: Redis, events: Events
-) -> None:
-    with ExitStack() as stack:
-        workers = Workers()
-        for _ in range(2):
-            workers.add("uvicorn", stack, redis_of_its_own.layers() | events.env)
-
-        async def work() -> None:
-            async with Clients(workers.addresses[0]) as owner, Clients(workers.addresses[1]) as other:
-                session = await owner.session()
-                here = await elsewhere(session, other)
-
-                async def relayed() -> Answer:
-                    async with asyncio.timeout(5):
-                        return await here.request("POST", "/mcp", call(1, "echo", text="x"))
-
-                assert (await relayed()).status == 200
-                redis_of_its_own.stop()
-                away = await relayed()
-                assert (away.status, away.headers["retry-after"]) == (503, "1")
-                assert (await session.request("POST", "/mcp", call(2, "echo", text="x"))).status == 200
-                another = await other.session()
-                assert (await another.request("POST", "/mcp", call(3, "echo", text="x"))).status == 200
-                redis_of_its_own.start()
-                async with asyncio.timeout(DEADLINE):
-                    while (await relayed()).status != 200:  # noqa: ASYNC110 - nobody tells a client
-                        await asyncio.sleep(0.1)
-                assert (await (await elsewhere(another, owner)).request("POST", "/mcp", call(4, "state"))).status == 200
-
-        anyio.run(work)
-        for process in workers.processes:
-            lines = [line for line in process.errors.splitlines() if "channel layer" in line]
-            assert ["cannot be used" in line for line in lines] == [True, False], lines
-
-
-def test_when_the_worker_that_relays_is_killed_the_owner_takes_its_clients_for_gone(uvicorns: Workers) -> None:
-    async def work() -> None:
-        async with Clients(uvicorns.addresses[0]) as owner, Clients(uvicorns.addresses[1]) as other:
-            session = await owner.session()
-            stream = await elsewhere(session, other)
-            stream.send("GET", "/mcp")
-            assert (await stream.head()).status == 200
+            stream, head = await streaming(session, other)
             assert (await session.request("GET", "/mcp")).status == 409
-            uvicorns.processes[1].popen.kill()
-            async with asyncio.timeout(DEADLINE):
-                while True:
-                    again = await owner.another(session)
-                    again.send("GET", "/mcp")
-                    if (await again.head()).status == 200:
-                        return
-                    await asyncio.sleep(0.1)
+            workers[1].process.signal(signal.SIGTERM)
+            async for _ in stream.chunks(head):
+                pass
+            await opened_anew(session, owner)
 
     anyio.run(work)
+
+
+def test_when_the_worker_that_relays_is_killed_the_owner_takes_its_clients_for_gone(workers: Workers) -> None:
+    async def work() -> None:
+        async with Clients(workers[0].address) as owner, Clients(workers[1].address) as other:
+            session = await owner.session()
+            await streaming(session, other)
+            assert (await session.request("GET", "/mcp")).status == 409
+            workers[1].process.popen.kill()
+            await opened_anew(session, owner)
+
+    anyio.run(work)
+
+
+async def streaming(session: Connection, clients: Clients) -> tuple[Connection, Answer]:
+    """A connection with the session's stream, and the head of that."""
+    stream = await elsewhere(session, clients)
+    stream.send("GET", "/mcp")
+    return stream, await stream.head()
+
+
+async def opened_anew(session: Connection, clients: Clients) -> None:
+    """Wait until the session, which has one stream at a time, gets another."""
+    async with asyncio.timeout(DEADLINE):
+        while True:
+            again = await clients.another(session)
+            again.send("GET", "/mcp")
+            if (await again.head()).status == 200:
+                return
+            await asyncio.sleep(0.1)

@@ -360,6 +360,24 @@ def test_in_memory_the_events_of_all_sessions_have_a_bound_too() -> None:
     asyncio.run(work())
 
 
+def test_redis_holds_of_a_session_what_the_page_says(redis: Redis) -> None:
+    async def held(events: int) -> int:
+        """The bytes of a session with so many notifications of progress."""
+        store = RedisEventStore(redis.url, prefix=f"{uuid.uuid4()}:", timeout=DEADLINE)
+        with at_hand("a"):
+            for number in range(events):
+                await store.store_event("a:1", progress(number))
+        await store.aclose()
+        with redis.client() as client:
+            return int(client.memory_usage(f"{store._prefix}a", samples=0))
+
+    text = len(progress(500).model_dump_json(by_alias=True, exclude_unset=True))
+    first, thousand = asyncio.run(held(1)), asyncio.run(held(1000))
+    assert 4_000 < first < 5_000
+    assert 130_000 < thousand < 150_000
+    assert 35 < thousand / 1000 - text < 55
+
+
 def test_a_session_that_is_forgotten_leaves_nothing_behind(stores: Stores, redis: Redis) -> None:
     async def work() -> None:
         store = stores()
@@ -606,6 +624,14 @@ def left_call(address: str, path: str, session: str, seconds: float) -> str:
     return first
 
 
+def lost_call(address: str, path: str, session: str) -> str:
+    """A call whose answer its client has lost but for the first event; its id."""
+    answer = post(address, path, call(1, "slow", seconds=0, name="missed"), session)
+    first = answer.event()["id"]
+    assert b"missed finished" in answer.read()
+    return first
+
+
 def resumed(address: str, path: str, session: str, event_id: str) -> Request:
     headers = {"Accept": "text/event-stream", "Mcp-Session-Id": session, "Last-Event-ID": event_id}
     return Request(address, path, headers={**headers, "MCP-Protocol-Version": "2025-11-25"})
@@ -629,9 +655,7 @@ def test_a_client_that_comes_back_gets_its_result_and_the_end_of_the_stream(redi
             stream.leave()
             assert again.status == 200
             again.leave()
-            first = left_call(address, path, session, 0)
-            while b"missed finished" not in whole(address, path, session, first):  # or it was too early
-                pass
+            assert b"missed finished" in whole(address, path, session, lost_call(address, path, session))
             assert keys(redis_of_its_own) == (path == "/redis")
             assert httpx2.delete(address + path, headers={"Mcp-Session-Id": session}).status_code == 200
             assert keys(redis_of_its_own) == 0
@@ -693,7 +717,7 @@ def test_calls_are_answered_as_ever_while_redis_is_away_and_resumed_when_it_is_b
 
     with worker(redis_of_its_own) as (process, address):
         session = open_session(address, "/redis")
-        before = left_call(address, "/redis", session, 0)
+        before = lost_call(address, "/redis", session)
         assert has_id(answer_of_call())
         redis_of_its_own.stop()
         began = time.monotonic()
@@ -704,8 +728,7 @@ def test_calls_are_answered_as_ever_while_redis_is_away_and_resumed_when_it_is_b
         assert time.monotonic() - began < 5
         redis_of_its_own.start()
         wait_until(lambda: has_id(answer_of_call()), "events are kept again")
-        first = left_call(address, "/redis", session, 0)
-        wait_until(lambda: b"missed finished" in whole(address, "/redis", session, first), "the result")
+        assert b"missed finished" in whole(address, "/redis", session, lost_call(address, "/redis", session))
         process.wait_for("Events can be read again")
         for line in ("Events are not kept", "Events are kept again", "Events cannot be read"):
             assert process.errors.count(line) == 1, process.errors

@@ -229,6 +229,14 @@ def test_deploy_checks_warn_of_write_tools_behind_handlers_that_cannot_ask_older
     assert all("cannot use delete_everything through it" in line for line in warnings)
 
 
+def test_deploy_checks_warn_of_a_channel_layer_that_reaches_no_other_process_once_debug_is_off() -> None:
+    layers = json.dumps({"default": {"BACKEND": "channels.layers.InMemoryChannelLayer"}})
+    for debug, warned in (("0", True), ("1", False)):
+        check = manage("check", "--deploy", TEST_CHANNEL_LAYERS=layers, TEST_DEBUG=debug)
+        assert ("mcp_serving.W003" in check.stderr) == warned
+    assert "mcp_serving.W003" not in manage("check", "--deploy", TEST_DEBUG="0").stderr
+
+
 IN_MEMORY = {"default": {"BACKEND": "channels.layers.InMemoryChannelLayer"}}
 REDIS = {"default": {"BACKEND": "channels_redis.core.RedisChannelLayer", "CONFIG": {"hosts": ["redis://127.0.0.1"]}}}
 WEB_CONCURRENCY = {"WEB_CONCURRENCY": "2"}

@@ -4,3 +4,13 @@ from django.apps import AppConfig
 class ShopConfig(AppConfig):
     name = "example_project.shop"
     label = "shop"
+
+    def ready(self) -> None:
+        from mcp_serving import notify_on_change
+
+        from .models import Order, OrderLine, Product
+
+        # Whoever changes them, in the admin too: clients that have subscribed are told.
+        notify_on_change(Order, "shop://orders/{number}")
+        notify_on_change(OrderLine, "shop://orders/{order.number}")
+        notify_on_change(Product, "shop://products")

@@ -16,7 +16,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
 from mcp_serving import sdk
-from mcp_serving.asgi.guard import Scope
+from mcp_serving.asgi.messages import Scope
 from mcp_serving.asgi.refusal import Refusal
 from mcp_serving.logs import escaped_lines
 from mcp_serving.tools.threads import DjangoThreads, thread_of_its_own

@@ -12,8 +12,10 @@ from mcp.server.streamable_http import MCP_SESSION_ID_HEADER
 from mcp.server.streamable_http_manager import DEFAULT_MAX_REQUEST_BODY_SIZE
 from mcp_types import JSONRPCRequest, jsonrpc_message_adapter
 
+from mcp_serving.asgi.messages import with_body
+
 if TYPE_CHECKING:
-    from mcp_serving.asgi.guard import Message, Receive, Scope
+    from mcp_serving.asgi.messages import Receive, Scope
 
 
 async def let_through(scope: Scope, receive: Receive) -> Receive | None:
@@ -38,16 +40,6 @@ async def _answer_of_a_session(scope: Scope, receive: Receive) -> Receive | None
     if body is None or _asks_for_something(body):
         return None
     return with_body(body, receive)
-
-
-def with_body(body: bytes, receive: Receive) -> Receive:
-    """``receive`` of a request whose body has been read, for who reads it again."""
-    messages: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
-
-    async def receive_again() -> Message:
-        return messages.pop() if messages else await receive()
-
-    return receive_again
 
 
 def _has_session(scope: Scope) -> bool:

@@ -11,20 +11,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, MutableMapping
-from typing import Any, TypeAlias
 
 import anyio
 
 from mcp_serving.asgi import daphne, draining
+from mcp_serving.asgi.messages import ASGIApp, Message, Receive, Scope, Send, respond
 from mcp_serving.ledger import Exchange, Ledger, current_exchange
 from mcp_serving.logs import escaped
-
-Scope: TypeAlias = MutableMapping[str, Any]
-Message: TypeAlias = MutableMapping[str, Any]
-Receive: TypeAlias = Callable[[], Awaitable[Message]]
-Send: TypeAlias = Callable[[Message], Awaitable[None]]
-ASGIApp: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 logger = logging.getLogger(__name__)
 
@@ -38,30 +31,6 @@ def wire_of(scope: Scope) -> HTTPWire | None:
     """The wire of this request, if there is a guard further out."""
     wire: HTTPWire | None = scope.get(_WIRE)
     return wire
-
-
-async def respond(
-    send: Send,
-    status: int,
-    text: str,
-    *,
-    content_type: bytes = b"text/plain; charset=utf-8",
-    headers: Iterable[tuple[bytes, bytes]] = (),
-) -> None:
-    """Send a whole response with a short body."""
-    body = text.encode()
-    await send(
-        {
-            "type": "http.response.start",
-            "status": status,
-            "headers": [
-                (b"content-type", content_type),
-                (b"content-length", str(len(body)).encode()),
-                *headers,
-            ],
-        }
-    )
-    await send({"type": "http.response.body", "body": body})
 
 
 async def refuse_for_shutdown(send: Send) -> None:
@@ -121,8 +90,8 @@ class Guard:
             current_exchange.reset(token)
             exchange.close()
             # They refer to the exchange themselves: left there, only the garbage collector would free a request, with
-            # a pause for all the others.
-            exchange.answer_instead = exchange.task = None
+            # a pause for all the others. And a session keeps the exchange that opened it.
+            exchange.answer_instead = exchange.task = exchange.on_end = None
 
     async def _serve_websocket(self, scope: Scope, receive: Receive, send: Send) -> None:
         if self._ledger.draining:
@@ -185,7 +154,8 @@ class HTTPWire(_EndableWire):
         self._started = False
         self._finished = False
         self._streams_events = False
-        self._call: anyio.CancelScope | None = None
+        self._call: asyncio.Task[object] | None = None
+        self._wait_cancelled = False
         self._application_watches = False
         self._watch_timer: asyncio.TimerHandle | None = None
         self._watcher: asyncio.Task[None] | None = None
@@ -196,14 +166,21 @@ class HTTPWire(_EndableWire):
         The SDK notices that by itself where it streams, and not at all where it answers with JSON. What is
         cancelled at 2026-07-28 is the call; in an older session it is only the wait for its answer.
         """
-        with anyio.CancelScope() as self._call:
-            try:
-                await app(scope, receive, send)
-            finally:
-                if self._watch_timer is not None:
-                    self._watch_timer.cancel()
-                if self._watcher is not None:
-                    self._watcher.cancel()
+        self._call = task = asyncio.current_task()
+        assert task is not None
+        try:
+            await app(scope, receive, send)
+        except asyncio.CancelledError:
+            if self._wait_cancelled:
+                task.uncancel()
+            if not self._client_left or task.cancelling():  # somebody else means it
+                raise
+        finally:
+            self._call = None
+            if self._watch_timer is not None:
+                self._watch_timer.cancel()
+            if self._watcher is not None:
+                self._watcher.cancel()
 
     async def receive(self) -> Message:
         if self._client_left:
@@ -244,10 +221,14 @@ class HTTPWire(_EndableWire):
             return
         self.exchange.close()
         daphne.let_go(self._send)
-        if not self._application_watches:
-            self._call.cancel()
-            if not self._body_read:  # it would take half a body for an error worth a traceback
-                await anyio.lowlevel.checkpoint()
+        if self._application_watches:
+            return
+        # Not by a cancel scope around each call, which would cost more than the rest of the wire. A handler has one, so
+        # that what shields itself is left alone; what only waits for a handler in another task shields nothing.
+        if not self.exchange.give_up(self._call):
+            self._wait_cancelled = self._call.cancel()
+        if not self._body_read:  # it would take half a body for an error worth a traceback
+            await anyio.lowlevel.checkpoint()
 
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":

@@ -16,7 +16,8 @@ from mcp_serving import layers, sdk
 from mcp_serving.asgi import access, hosts, lifecycle, page
 from mcp_serving.asgi.access import STATE_ONE, VERIFIER_FAILED, Access, VerifierFailed
 from mcp_serving.asgi.events import SessionEvents
-from mcp_serving.asgi.guard import ASGIApp, Guard, Receive, Scope, Send, respond, wire_of
+from mcp_serving.asgi.guard import Guard, wire_of
+from mcp_serving.asgi.messages import ASGIApp, Receive, Scope, Send, respond
 from mcp_serving.asgi.relay import Relay
 from mcp_serving.asgi.sessions import Bounds, Sessions
 from mcp_serving.runtime import Runtime, what_is_there_stays

@@ -10,7 +10,7 @@ from django.core.exceptions import DisallowedHost
 from django.http import HttpRequest
 from django.utils.http import is_same_domain
 
-from mcp_serving.asgi.guard import Scope
+from mcp_serving.asgi.messages import Scope
 from mcp_serving.asgi.refusal import Refusal
 
 _TOLD = "The server's settings do not allow this {}."

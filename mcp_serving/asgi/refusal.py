@@ -3,7 +3,7 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 
-from mcp_serving.asgi.guard import Scope, Send, respond
+from mcp_serving.asgi.messages import Scope, Send, respond
 
 logger = logging.getLogger(__name__)
 

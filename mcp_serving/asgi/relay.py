@@ -27,7 +27,7 @@ from mcp_serving.asgi.refusal import Refusal
 if TYPE_CHECKING:
     from channels.layers import BaseChannelLayer
 
-    from mcp_serving.asgi.guard import ASGIApp, Message, Receive, Scope, Send
+    from mcp_serving.asgi.messages import ASGIApp, Message, Receive, Scope, Send
 
 logger = logging.getLogger(__name__)
 

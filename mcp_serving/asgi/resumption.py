@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 from mcp.server.streamable_http import LAST_EVENT_ID_HEADER, EventStore, StreamableHTTPServerTransport
 
 from mcp_serving import sdk
-from mcp_serving.asgi.guard import respond
+from mcp_serving.asgi.messages import respond
 
 if TYPE_CHECKING:
     from mcp.server.streamable_http import EventCallback, EventMessage
     from mcp_types import JSONRPCMessage
 
     from mcp_serving.asgi.events import SessionEvents
-    from mcp_serving.asgi.guard import Receive, Scope, Send
+    from mcp_serving.asgi.messages import Receive, Scope, Send
 
 _LAST_EVENT = LAST_EVENT_ID_HEADER.encode()
 
@@ -30,6 +30,7 @@ async def replay_what_is_left(
         events: of the handler.
         session_id: the SDK's, which the request has in its header.
         scope: of the request; where it does not resume, nothing is done.
+        receive: waits until the client leaves, as a web server's does: the SDK asks it over and over.
 
     Returns:
         Whether the request is answered: with the events, or with 503 while the store cannot be read. False where

@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 MOST_SUBSCRIPTIONS = 1024
 """How many resources one session may subscribe to: as many as a server of the SDK has ``subscriptions/listen``."""
 
+LONGEST_URI = 2048
+"""A session keeps what it has subscribed to: one that is longer does not exist."""
+
 _KEY = "mcp_serving.events"
 
 
@@ -63,7 +66,7 @@ class OlderSessions:
         session = self._session_of(ctx)
         if session is None:
             raise MCPError(METHOD_NOT_FOUND, "Method not found", ctx.method)
-        if not await self._may_subscribe(params.uri):
+        if len(params.uri) > LONGEST_URI or not await self._may_subscribe(params.uri):
             raise MCPError(INVALID_PARAMS, f"Unknown resource: {params.uri}", {"uri": params.uri})
         if len(session.uris) >= MOST_SUBSCRIPTIONS and params.uri not in session.uris:
             raise MCPError(INTERNAL_ERROR, "Subscription limit reached")

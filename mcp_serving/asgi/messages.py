@@ -1,0 +1,46 @@
+"""The messages of ASGI: their types, and what is made of them in more than one place."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from typing import Any, TypeAlias
+
+Scope: TypeAlias = MutableMapping[str, Any]
+Message: TypeAlias = MutableMapping[str, Any]
+Receive: TypeAlias = Callable[[], Awaitable[Message]]
+Send: TypeAlias = Callable[[Message], Awaitable[None]]
+ASGIApp: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+
+async def respond(
+    send: Send,
+    status: int,
+    text: str,
+    *,
+    content_type: bytes = b"text/plain; charset=utf-8",
+    headers: Iterable[tuple[bytes, bytes]] = (),
+) -> None:
+    """Send a whole response with a short body."""
+    body = text.encode()
+    await send(
+        {
+            "type": "http.response.start",
+            "status": status,
+            "headers": [
+                (b"content-type", content_type),
+                (b"content-length", str(len(body)).encode()),
+                *headers,
+            ],
+        }
+    )
+    await send({"type": "http.response.body", "body": body})
+
+
+def with_body(body: bytes, receive: Receive) -> Receive:
+    """``receive`` of a request whose body has been read, for who reads it again."""
+    messages: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def receive_again() -> Message:
+        return messages.pop() if messages else await receive()
+
+    return receive_again
