@@ -203,10 +203,15 @@ class Link:
                 self._links.hearer.hear(self, part)
 
     def stop(self) -> None:
-        """Nobody is there to hear: say nothing more."""
+        """Nobody is there to hear: say nothing until ``start``."""
         self._is_stopped = True
+        self._outbox.clear()
         if self._sender is not None:
             self._sender.cancel()
+            self._last_sent += 1  # what was being sent may have got there, so its number is not used again
+
+    def start(self) -> None:
+        self._is_stopped = False
 
 
 class Links:
@@ -228,6 +233,7 @@ class Links:
         self._works = True
         self._may_be_forgotten = asyncio.Event()
         self._receiving: asyncio.Task[None] | None = None
+        self._telling: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._last_tick = 0.0
 
@@ -243,7 +249,7 @@ class Links:
                 self._timer.cancel()
             for link in self._links.values():
                 link.stop()
-            tasks = [joining] if self._receiving is None else [joining, self._receiving]
+            tasks = [task for task in (joining, self._receiving, *self._telling) if task is not None]
             for task in tasks:
                 task.cancel()
             await asyncio.wait(tasks)
@@ -277,7 +283,18 @@ class Links:
         with suppress(Exception):  # who is told nothing finds out
             async with asyncio.timeout(SEND_SECONDS):
                 await self._layer.group_discard(WORKERS, self.channel)
-                await self._layer.group_send(WORKERS, {"gone": self.channel})
+        await self._tell_all("gone", self.channel)
+
+    async def _tell_all(self, what: str, channel: str) -> None:
+        """Tell every worker that one of them is ``gone``, ``silent`` or ``here``; who is told nothing finds out."""
+        with suppress(Exception):
+            async with asyncio.timeout(SEND_SECONDS):
+                await self._layer.group_send(WORKERS, {"about": channel, "what": what})
+
+    def _tell_all_soon(self, what: str, channel: str) -> None:
+        task = asyncio.create_task(self._tell_all(what, channel))
+        self._telling.add(task)
+        task.add_done_callback(self._telling.discard)
 
     def to(self, channel: str) -> Link | None:
         """The link to a worker; None for one that is gone."""
@@ -336,14 +353,27 @@ class Links:
                 logger.exception("A message of another worker could not be handled.")
 
     def _hear(self, message: dict[str, Any]) -> None:
-        if (gone := message.get("gone")) is not None:
-            if gone != self.channel:
-                self._take_for_gone(gone)
+        if "about" in message:
+            self._hear_about(message["about"], message["what"])
             return
-        self._gone.pop(message["from"], None)  # it was only silent for long
+        self._take_back(message["from"])
         link = self.to(message["from"])
         assert link is not None
         link.hear(message)
+
+    def _hear_about(self, channel: str, what: str) -> None:
+        if channel == self.channel:
+            if what == "silent":  # this worker was only held up
+                self._tell_all_soon("here", channel)
+        elif what == "here":
+            self._take_back(channel)
+        elif what == "gone" or self._has_been_silent(channel):
+            self._take_for_gone(channel, for_good=what == "gone")
+
+    def _has_been_silent(self, channel: str) -> bool:
+        """Whether it has said nothing here either, so that nobody has to find out anew."""
+        link = self._links.get(channel)
+        return link is None or time.monotonic() - link.heard > 1.5 * TICK
 
     # Who is still there
 
@@ -371,14 +401,27 @@ class Links:
             link.say({"kind": "ping"})
         elif self._works:
             logger.warning("Another worker is gone, and with it its sessions: it has said nothing for %g s.", PATIENCE)
-            self._take_for_gone(link.channel)
+            self._take_for_gone(link.channel, for_good=False)
+            self._tell_all_soon("silent", link.channel)
         else:
             self.hearer.lose(link, gone=False)
 
-    def _take_for_gone(self, channel: str) -> None:
+    def _take_for_gone(self, channel: str, *, for_good: bool) -> None:
         self._gone[channel] = None
+        link = self._links.get(channel)
+        if for_good:
+            self._links.pop(channel, None)
         if len(self._gone) > REMEMBERED:
-            del self._gone[next(iter(self._gone))]
-        if (link := self._links.pop(channel, None)) is not None:
+            forgotten = next(iter(self._gone))
+            del self._gone[forgotten]
+            self._links.pop(forgotten, None)
+        if link is not None:
             link.stop()
             self.hearer.lose(link, gone=True)
+
+    def _take_back(self, channel: str) -> None:
+        """It was only silent for long."""
+        if channel in self._gone:
+            del self._gone[channel]
+            if (link := self._links.get(channel)) is not None:
+                link.start()
