@@ -13,6 +13,7 @@ import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
+from contextvars import Context
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
@@ -95,6 +96,9 @@ class Link:
         self._last_heard: int | None = None
         self._links = links
         self._outbox: deque[_Said] = deque()
+        # The parts of a message that the layer has failed to take. It may have arrived all the same, and what comes
+        # with its number once more is dropped there: so nothing may be added to it.
+        self._tried: list[_Said] | None = None
         self._sender: asyncio.Task[None] | None = None
         self._failing_since: float | None = None
         self._is_stopped = False
@@ -130,19 +134,19 @@ class Link:
             return
         self._outbox.append(_Said(part, size, on_refused, on_sent))
         if self._sender is None:
-            self._sender = asyncio.create_task(self._send_all(), name="mcp_serving link")
+            # An empty context: it must not keep the request that happened to be first.
+            self._sender = asyncio.create_task(self._send_all(), name="mcp_serving link", context=Context())
 
     async def _send_all(self) -> None:
         try:
-            while self._outbox:
+            while self._tried is not None or self._outbox:
                 await self._send_some()
         finally:
             self._sender = None
 
     async def _send_some(self) -> None:
-        batch, size = [self._outbox.popleft()], 0
-        while self._outbox and (size := size + batch[-1].size) + self._outbox[0].size <= MESSAGE_SIZE:
-            batch.append(self._outbox.popleft())
+        if self._tried is None:
+            self._tried = self._next_batch()
         number = self._last_sent + 1
         try:
             await self._links.send(
@@ -151,37 +155,51 @@ class Link:
                     "from": self._links.channel,
                     "first": self._first + 1,
                     "number": number,
-                    "parts": [said.part for said in batch],
+                    "parts": [said.part for said in self._tried],
                 },
             )
         except Exception as error:
-            await self._put_back(batch, error)
+            self._take_back(is_full=isinstance(error, ChannelFull))
+            await asyncio.sleep(0.01 if isinstance(error, ChannelFull) else 0.1)
             return
+        sent, self._tried = self._tried, None
         self._failing_since = None
         self._last_sent = number
-        for said in batch:
+        for said in sent:
             if said.on_sent is not None:
                 said.on_sent(number)
 
-    async def _put_back(self, batch: list[_Said], error: Exception) -> None:
-        """Keep what the layer has not taken for another try, or give it up."""
+    def _next_batch(self) -> list[_Said]:
+        batch = [self._outbox.popleft()]
+        size = batch[0].size
+        while self._outbox and (size := size + self._outbox[0].size) <= MESSAGE_SIZE:
+            batch.append(self._outbox.popleft())
+        return batch
+
+    def _take_back(self, *, is_full: bool) -> None:
+        """After a failure: what does not wait is refused; once it has lasted, all is given up."""
         now = time.monotonic()
         if self._failing_since is None:
             self._failing_since = now
         failing_for = now - self._failing_since
-        kept = batch
-        if not isinstance(error, ChannelFull) or failing_for >= FULL_SECONDS:
-            kept = [said for said in batch if said.on_refused is None]
-        self._outbox.extendleft(reversed(kept))
-        for said in batch:
-            if said not in kept and said.on_refused is not None:
-                said.on_refused()
         if failing_for >= PATIENCE:
+            self._tried = []
             self._outbox.clear()
             self._failing_since = None
-            self._links.hearer.lose(self, gone=False)
-        elif kept:
-            await asyncio.sleep(0.01 if isinstance(error, ChannelFull) else 0.1)
+            self._give_up(None if self._last_heard is None else self._last_heard + 1)
+        elif not is_full or failing_for >= FULL_SECONDS:
+            tried = self._tried or []
+            refused = [said.on_refused for said in [*tried, *self._outbox] if said.on_refused is not None]
+            self._tried = [said for said in tried if said.on_refused is None]
+            self._outbox = deque(said for said in self._outbox if said.on_refused is None)
+            for refuse in refused:
+                refuse()
+
+    def _give_up(self, before: int | None) -> None:
+        """Lose all that is in hand with the other worker, and have it lose what it said before this number."""
+        self._links.hearer.lose(self, gone=False)
+        if before is not None:
+            self.say({"kind": "lost", "before": before})
 
     def hear(self, message: dict[str, Any]) -> None:
         self.heard = time.monotonic()
@@ -192,8 +210,7 @@ class Link:
         self._last_heard = number
         if number > expected:
             logger.warning("The channel layer has lost messages of another worker: what they were about is given up.")
-            self._links.hearer.lose(self, gone=False)
-            self.say({"kind": "lost", "before": number})
+            self._give_up(number)
         for part in message["parts"]:
             if part["kind"] == "ping":
                 self.say({"kind": "pong"})
@@ -227,26 +244,26 @@ class Links:
         self._gone: dict[str, None] = {}
         self._works = True
         self._may_be_forgotten = asyncio.Event()
-        self._receiving: asyncio.Task[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
         self._timer: asyncio.TimerHandle | None = None
         self._last_tick = 0.0
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[None]:
         """Hear others for as long as the block lasts; at its end, tell them that this worker is gone."""
-        await self._join()
-        joining = asyncio.create_task(self._stay_joined(), name="mcp_serving workers")
         try:
+            await self._join()
+            self._tasks.append(asyncio.create_task(self._stay_joined(), name="mcp_serving workers"))
             yield
         finally:
             if self._timer is not None:
                 self._timer.cancel()
             for link in self._links.values():
                 link.stop()
-            tasks = [joining] if self._receiving is None else [joining, self._receiving]
-            for task in tasks:
+            for task in self._tasks:
                 task.cancel()
-            await asyncio.wait(tasks)
+            if self._tasks:
+                await asyncio.wait(self._tasks)
             await self._say_goodbye()
 
     async def _join(self) -> bool:
@@ -256,7 +273,7 @@ class Links:
                     # Of the layer's own prefix: of channels with different ones, channels_redis lets a process
                     # receive on one at a time.
                     self.channel = await self._layer.new_channel()
-                    self._receiving = asyncio.create_task(self._receive(), name="mcp_serving links")
+                    self._tasks.append(asyncio.create_task(self._receive(), name="mcp_serving links"))
                 await self._layer.group_add(WORKERS, self.channel)
         except Exception as error:
             self._fails(error)
@@ -351,7 +368,8 @@ class Links:
         """Something is in hand with another worker now: look from time to time whether that is still there."""
         if self._timer is None:
             self._last_tick = time.monotonic()
-            self._timer = asyncio.get_running_loop().call_later(TICK, self._tick)
+            # An empty context, which it hands on: it must not keep the request that happened to be first.
+            self._timer = asyncio.get_running_loop().call_later(TICK, self._tick, context=Context())
 
     def _tick(self) -> None:
         now = time.monotonic()
