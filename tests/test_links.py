@@ -309,7 +309,9 @@ def test_a_worker_that_closes_says_so_and_is_gone_at_once() -> None:
     run(work)
 
 
-def test_a_request_that_arrives_too_late_is_not_served(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_request_that_arrives_too_late_is_not_served_which_is_said_in_the_log(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     async def work() -> None:
         async with two(FaultyLayer()) as (here, there):
             monkeypatch.setattr("mcp_serving.asgi.relay.PATIENCE", -10)
@@ -318,6 +320,7 @@ def test_a_request_that_arrives_too_late_is_not_served(monkeypatch: pytest.Monke
             assert client.status == 503
 
     run(work)
+    assert "are the clocks of both in step?" in caplog.text
 
 
 def test_a_user_who_is_no_model_cannot_be_told_to_another_worker_which_is_said_in_the_log(
