@@ -125,6 +125,64 @@ def test_what_the_layer_delivers_twice_arrives_once() -> None:
     run(work)
 
 
+def test_what_arrives_although_its_sending_failed_takes_nothing_with_it() -> None:
+    async def work() -> None:
+        failures = ["answer", "request"]
+
+        class UnsureLayer(FaultyLayer):
+            async def send(self, channel: str, message: Message) -> None:
+                await super().send(channel, message)
+                if failures and failures[-1] in self.sent[-1:]:
+                    failures.pop()
+                    raise OSError("no answer")
+
+        async with two(UnsureLayer()) as (here, there):
+            client = Client()
+            await client.asks(here, there.channel)
+            assert client.status == 503  # nobody knows
+            for _ in range(2):
+                client = Client()
+                await client.asks(here, there.channel)
+                assert (client.status, client.body, client.is_over) == (200, b"hello", True)
+
+    run(work)
+
+
+def test_what_one_end_gives_up_the_other_does_not_wait_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(links, "PATIENCE", 0.3)
+
+    async def work() -> None:
+        layer = FaultyLayer()
+        is_full = True
+
+        def be_full(kinds: list[str]) -> int:
+            if is_full and ("answer" in kinds or "lost" in kinds):
+                raise ChannelFull
+            return 1
+
+        layer.fault = be_full
+        given_up = asyncio.Event()
+
+        async def serve(scope: Any, receive: Any, send: Any) -> None:
+            await echo(scope, receive, send)
+            given_up.set()
+
+        async with two(layer, serve) as (here, there):
+            # The one that waits is held up: it takes nobody for gone.
+            monkeypatch.setattr("mcp_serving.asgi.links.Links.watch", lambda self: None)
+            client = Client()
+            asking = asyncio.ensure_future(client.asks(here, there.channel))
+            await given_up.wait()
+            is_full = False
+            assert await asking is Fate.ANSWERED
+            assert client.status == 503
+            client = Client()
+            await client.asks(here, there.channel)
+            assert (client.status, client.body) == (200, b"hello")
+
+    run(work)
+
+
 @pytest.mark.parametrize("lost", ["request", "answer"])
 def test_what_the_layer_loses_is_noticed_and_the_next_request_is_served(lost: str) -> None:
     async def work() -> None:
@@ -294,7 +352,9 @@ def test_a_worker_that_closes_says_so_and_is_gone_at_once() -> None:
     run(work)
 
 
-def test_a_request_that_arrives_too_late_is_not_served(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_request_that_arrives_too_late_is_not_served_which_is_said_in_the_log(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     async def work() -> None:
         async with two(FaultyLayer()) as (here, there):
             monkeypatch.setattr("mcp_serving.asgi.relay.PATIENCE", -10)
@@ -303,6 +363,7 @@ def test_a_request_that_arrives_too_late_is_not_served(monkeypatch: pytest.Monke
             assert client.status == 503
 
     run(work)
+    assert "are the clocks of both in step?" in caplog.text
 
 
 def test_a_user_who_is_no_model_cannot_be_told_to_another_worker_which_is_said_in_the_log(

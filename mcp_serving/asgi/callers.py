@@ -13,7 +13,7 @@ from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
 from mcp.server.auth.provider import AccessToken
 from starlette.authentication import AuthCredentials
 
-from mcp_serving.tools.threads import thread_of_its_own
+from mcp_serving.threads import thread_of_its_own
 
 if TYPE_CHECKING:
     from mcp_serving.asgi.messages import Scope

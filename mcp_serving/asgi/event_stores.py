@@ -15,7 +15,7 @@ from urllib.parse import quote, unquote
 from mcp.server.streamable_http import EventMessage
 from mcp_types import INTERNAL_ERROR, ErrorData, JSONRPCError, JSONRPCResponse, jsonrpc_message_adapter
 
-from mcp_serving.asgi.events import ScopedEventStore, session_nonce
+from mcp_serving.asgi.session_events import ScopedEventStore, session_nonce
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable

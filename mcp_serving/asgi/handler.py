@@ -15,14 +15,14 @@ from django.urls.exceptions import Resolver404
 from mcp_serving import layers, sdk
 from mcp_serving.asgi import access, hosts, lifecycle, page
 from mcp_serving.asgi.access import STATE_ONE, VERIFIER_FAILED, Access, VerifierFailed
-from mcp_serving.asgi.events import SessionEvents
 from mcp_serving.asgi.guard import Guard, wire_of
 from mcp_serving.asgi.messages import ASGIApp, Receive, Scope, Send, respond
 from mcp_serving.asgi.relay import Relay
+from mcp_serving.asgi.session_events import SessionEvents
 from mcp_serving.asgi.sessions import Bounds, Sessions
 from mcp_serving.runtime import Runtime, what_is_there_stays
+from mcp_serving.threads import thread_of_its_own
 from mcp_serving.tools.discovery import discover
-from mcp_serving.tools.threads import thread_of_its_own
 
 if TYPE_CHECKING:
     from django.urls import URLPattern

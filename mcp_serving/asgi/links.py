@@ -11,8 +11,9 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager, suppress
+from contextvars import Context
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
@@ -95,6 +96,9 @@ class Link:
         self._last_heard: int | None = None
         self._links = links
         self._outbox: deque[_Said] = deque()
+        # The parts of a message that the layer has failed to take. It may have arrived all the same, and what comes
+        # with its number once more is dropped there: so nothing may be added to it.
+        self._tried: list[_Said] | None = None
         self._sender: asyncio.Task[None] | None = None
         self._failing_since: float | None = None
         self._is_stopped = False
@@ -130,19 +134,19 @@ class Link:
             return
         self._outbox.append(_Said(part, size, on_refused, on_sent))
         if self._sender is None:
-            self._sender = asyncio.create_task(self._send_all(), name="mcp_serving link")
+            # An empty context: it must not keep the request that happened to be first.
+            self._sender = asyncio.create_task(self._send_all(), name="mcp_serving link", context=Context())
 
     async def _send_all(self) -> None:
         try:
-            while self._outbox:
+            while self._tried is not None or self._outbox:
                 await self._send_some()
         finally:
             self._sender = None
 
     async def _send_some(self) -> None:
-        batch, size = [self._outbox.popleft()], 0
-        while self._outbox and (size := size + batch[-1].size) + self._outbox[0].size <= MESSAGE_SIZE:
-            batch.append(self._outbox.popleft())
+        if self._tried is None:
+            self._tried = self._next_batch()
         number = self._last_sent + 1
         try:
             await self._links.send(
@@ -151,37 +155,51 @@ class Link:
                     "from": self._links.channel,
                     "first": self._first + 1,
                     "number": number,
-                    "parts": [said.part for said in batch],
+                    "parts": [said.part for said in self._tried],
                 },
             )
         except Exception as error:
-            await self._put_back(batch, error)
+            self._take_back(is_full=isinstance(error, ChannelFull))
+            await asyncio.sleep(0.01 if isinstance(error, ChannelFull) else 0.1)
             return
+        sent, self._tried = self._tried, None
         self._failing_since = None
         self._last_sent = number
-        for said in batch:
+        for said in sent:
             if said.on_sent is not None:
                 said.on_sent(number)
 
-    async def _put_back(self, batch: list[_Said], error: Exception) -> None:
-        """Keep what the layer has not taken for another try, or give it up."""
+    def _next_batch(self) -> list[_Said]:
+        batch = [self._outbox.popleft()]
+        size = batch[0].size
+        while self._outbox and (size := size + self._outbox[0].size) <= MESSAGE_SIZE:
+            batch.append(self._outbox.popleft())
+        return batch
+
+    def _take_back(self, *, is_full: bool) -> None:
+        """After a failure: what does not wait is refused; once it has lasted, all is given up."""
         now = time.monotonic()
         if self._failing_since is None:
             self._failing_since = now
         failing_for = now - self._failing_since
-        kept = batch
-        if not isinstance(error, ChannelFull) or failing_for >= FULL_SECONDS:
-            kept = [said for said in batch if said.on_refused is None]
-        self._outbox.extendleft(reversed(kept))
-        for said in batch:
-            if said not in kept and said.on_refused is not None:
-                said.on_refused()
         if failing_for >= PATIENCE:
+            self._tried = []
             self._outbox.clear()
             self._failing_since = None
-            self._links.hearer.lose(self, gone=False)
-        elif kept:
-            await asyncio.sleep(0.01 if isinstance(error, ChannelFull) else 0.1)
+            self._give_up(None if self._last_heard is None else self._last_heard + 1)
+        elif not is_full or failing_for >= FULL_SECONDS:
+            tried = self._tried or []
+            refused = [said.on_refused for said in [*tried, *self._outbox] if said.on_refused is not None]
+            self._tried = [said for said in tried if said.on_refused is None]
+            self._outbox = deque(said for said in self._outbox if said.on_refused is None)
+            for refuse in refused:
+                refuse()
+
+    def _give_up(self, before: int | None) -> None:
+        """Lose all that is in hand with the other worker, and have it lose what it said before this number."""
+        self._links.hearer.lose(self, gone=False)
+        if before is not None:
+            self.say({"kind": "lost", "before": before})
 
     def hear(self, message: dict[str, Any]) -> None:
         self.heard = time.monotonic()
@@ -192,8 +210,7 @@ class Link:
         self._last_heard = number
         if number > expected:
             logger.warning("The channel layer has lost messages of another worker: what they were about is given up.")
-            self._links.hearer.lose(self, gone=False)
-            self.say({"kind": "lost", "before": number})
+            self._give_up(number)
         for part in message["parts"]:
             if part["kind"] == "ping":
                 self.say({"kind": "pong"})
@@ -208,7 +225,9 @@ class Link:
         self._outbox.clear()
         if self._sender is not None:
             self._sender.cancel()
-            self._last_sent += 1  # what was being sent may have got there, so its number is not used again
+        if self._tried is not None:
+            self._tried = None
+            self._last_sent += 1  # it may have arrived, so its number is not used again
 
     def start(self) -> None:
         self._is_stopped = False
@@ -232,28 +251,34 @@ class Links:
         self._gone: dict[str, None] = {}
         self._works = True
         self._may_be_forgotten = asyncio.Event()
-        self._receiving: asyncio.Task[None] | None = None
-        self._telling: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._last_tick = 0.0
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[None]:
         """Hear others for as long as the block lasts; at its end, tell them that this worker is gone."""
-        await self._join()
-        joining = asyncio.create_task(self._stay_joined(), name="mcp_serving workers")
         try:
+            await self._join()
+            self._start(self._stay_joined())
             yield
         finally:
             if self._timer is not None:
                 self._timer.cancel()
             for link in self._links.values():
                 link.stop()
-            tasks = [task for task in (joining, self._receiving, *self._telling) if task is not None]
+            tasks = list(self._tasks)
             for task in tasks:
                 task.cancel()
-            await asyncio.wait(tasks)
+            if tasks:
+                await asyncio.wait(tasks)
             await self._say_goodbye()
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        """Have something done for as long as the links are open, or until it is over."""
+        task = asyncio.create_task(work, name="mcp_serving links")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     async def _join(self) -> bool:
         try:
@@ -262,7 +287,7 @@ class Links:
                     # Of the layer's own prefix: of channels with different ones, channels_redis lets a process
                     # receive on one at a time.
                     self.channel = await self._layer.new_channel()
-                    self._receiving = asyncio.create_task(self._receive(), name="mcp_serving links")
+                    self._start(self._receive())
                 await self._layer.group_add(WORKERS, self.channel)
         except Exception as error:
             self._fails(error)
@@ -290,11 +315,6 @@ class Links:
         with suppress(Exception):
             async with asyncio.timeout(SEND_SECONDS):
                 await self._layer.group_send(WORKERS, {"about": channel, "what": what})
-
-    def _tell_all_soon(self, what: str, channel: str) -> None:
-        task = asyncio.create_task(self._tell_all(what, channel))
-        self._telling.add(task)
-        task.add_done_callback(self._telling.discard)
 
     def to(self, channel: str) -> Link | None:
         """The link to a worker; None for one that is gone."""
@@ -364,7 +384,7 @@ class Links:
     def _hear_about(self, channel: str, what: str) -> None:
         if channel == self.channel:
             if what == "silent":  # this worker was only held up
-                self._tell_all_soon("here", channel)
+                self._start(self._tell_all("here", channel))
         elif what == "here":
             self._take_back(channel)
         elif what == "gone" or self._has_been_silent(channel):
@@ -381,7 +401,8 @@ class Links:
         """Something is in hand with another worker now: look from time to time whether that is still there."""
         if self._timer is None:
             self._last_tick = time.monotonic()
-            self._timer = asyncio.get_running_loop().call_later(TICK, self._tick)
+            # An empty context, which it hands on: it must not keep the request that happened to be first.
+            self._timer = asyncio.get_running_loop().call_later(TICK, self._tick, context=Context())
 
     def _tick(self) -> None:
         now = time.monotonic()
@@ -402,7 +423,7 @@ class Links:
         elif self._works:
             logger.warning("Another worker is gone, and with it its sessions: it has said nothing for %g s.", PATIENCE)
             self._take_for_gone(link.channel, for_good=False)
-            self._tell_all_soon("silent", link.channel)
+            self._start(self._tell_all("silent", link.channel))
         else:
             self.hearer.lose(link, gone=False)
 
