@@ -95,6 +95,8 @@ class Link:
         self._last_heard: int | None = None
         self._links = links
         self._outbox: deque[_Said] = deque()
+        self._again: list[_Said] | None = None
+        """What is left of a message of which nobody knows whether it has arrived."""
         self._sender: asyncio.Task[None] | None = None
         self._failing_since: float | None = None
         self._is_stopped = False
@@ -134,15 +136,13 @@ class Link:
 
     async def _send_all(self) -> None:
         try:
-            while self._outbox:
+            while self._outbox or self._again:
                 await self._send_some()
         finally:
-            self._sender = None
+            self._sender = self._failing_since = None
 
     async def _send_some(self) -> None:
-        batch, size = [self._outbox.popleft()], 0
-        while self._outbox and (size := size + batch[-1].size) + self._outbox[0].size <= MESSAGE_SIZE:
-            batch.append(self._outbox.popleft())
+        batch = self._next() if self._again is None else self._again
         number = self._last_sent + 1
         try:
             await self._links.send(
@@ -157,11 +157,23 @@ class Link:
         except Exception as error:
             await self._put_back(batch, error)
             return
-        self._failing_since = None
+        self._failing_since = self._again = None
         self._last_sent = number
         for said in batch:
             if said.on_sent is not None:
                 said.on_sent(number)
+
+    def take_back(self, request: int) -> None:
+        """Send nothing more of a request that would have been refused if the layer failed."""
+        self._outbox = deque(
+            said for said in self._outbox if said.on_refused is None or said.part["request"] != request
+        )
+
+    def _next(self) -> list[_Said]:
+        batch, size = [self._outbox.popleft()], 0
+        while self._outbox and (size := size + batch[-1].size) + self._outbox[0].size <= MESSAGE_SIZE:
+            batch.append(self._outbox.popleft())
+        return batch
 
     async def _put_back(self, batch: list[_Said], error: Exception) -> None:
         """Keep what the layer has not taken for another try, or give it up."""
@@ -169,19 +181,29 @@ class Link:
         if self._failing_since is None:
             self._failing_since = now
         failing_for = now - self._failing_since
-        kept = batch
-        if not isinstance(error, ChannelFull) or failing_for >= FULL_SECONDS:
-            kept = [said for said in batch if said.on_refused is None]
-        self._outbox.extendleft(reversed(kept))
-        for said in batch:
-            if said not in kept and said.on_refused is not None:
-                said.on_refused()
+        is_full = isinstance(error, ChannelFull)
+        if not is_full or failing_for >= FULL_SECONDS:
+            refused = [said for said in (*batch, *self._outbox) if said.on_refused is not None]
+            batch = [said for said in batch if said.on_refused is None]
+            self._outbox = deque(said for said in self._outbox if said.on_refused is None)
+        else:
+            refused = []
+        if is_full and self._again is None:
+            self._outbox.extendleft(reversed(batch))
+        else:
+            # It may have arrived all the same. What else is said must not go under its number, to be dropped as what
+            # comes twice: it is sent once more as it was, without what is refused, even if that leaves nothing.
+            self._again = batch
+        for said in refused:
+            assert said.on_refused is not None
+            said.on_refused()
         if failing_for >= PATIENCE:
             self._outbox.clear()
-            self._failing_since = None
+            self._again = self._failing_since = None
+            self._last_sent += 2  # whether or not the last one has arrived, the other end sees that one is missing
             self._links.hearer.lose(self, gone=False)
-        elif kept:
-            await asyncio.sleep(0.01 if isinstance(error, ChannelFull) else 0.1)
+        else:
+            await asyncio.sleep(0.01 if is_full else 0.1)
 
     def hear(self, message: dict[str, Any]) -> None:
         self.heard = time.monotonic()
