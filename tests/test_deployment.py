@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import configparser
+import os
 import shutil
 import signal
 import socket
@@ -11,7 +12,7 @@ import ssl
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from mcp_serving.server import CLEANUP_SECONDS
 from tests.documents import DOCS, blocks, environment_of_a_project, manage, project, write_files
 from tests.harness import DEADLINE, Process, free_port, running
 from tests.nginx import needs_nginx, nginx
+from tests.private_redis import Redis
 
 HOST = "mcp.example.org"
 MODES = ["auto", "legacy"]
@@ -270,21 +272,51 @@ def on_ports(folder: Path, ports: list[int]) -> Iterator[None]:
         yield
 
 
+def nginx_site(upstream: str) -> str:
+    """The file of the page about nginx with an upstream of the page about workers in it."""
+    _, _, server = block("howto/nginx.md", "nginx", "/etc/nginx/sites-available/mysite").partition("\n}\n")
+    return block("howto/workers.md", "nginx", f"/etc/nginx/sites-available/mysite, {upstream}") + server
+
+
+def without_redis(folder: Path) -> None:
+    settings = folder / "mysite" / "settings.py"
+    text, layers, _ = settings.read_text().partition("CHANNEL_LAYERS")
+    assert layers
+    settings.write_text(text)
+
+
+def on_redis(folder: Path, redis: Redis) -> None:
+    settings = folder / "mysite" / "settings.py"
+    text = settings.read_text()
+    assert "redis://127.0.0.1:6379/" in text
+    settings.write_text(text.replace("redis://127.0.0.1:6379/", redis.url.removesuffix("0")))
+
+
+@pytest.fixture(scope="module")
+def any_worker(tmp_path_factory: pytest.TempPathFactory, mysite: MySite, redis: Redis) -> Iterator[Site]:
+    """docs/howto/workers.md, as it stands but for ports and paths: two processes, and nginx goes round them."""
+    base = tmp_path_factory.mktemp("any-worker")
+    folder = mysite.copy(base / "mysite", "howto/nginx.md", "howto/workers.md")
+    on_redis(folder, redis)
+    authority, port, ports = trustme.CA(), free_port(), [free_port(), free_port()]
+    site = nginx_site("instead of the upstream there")
+    site = as_clients_see_it(site, base, authority, port, dict(zip(("8001", "8002"), ports, strict=True)))
+    with on_ports(folder, ports), nginx(base / "nginx", site, port):
+        yield Site(port, authority)
+
+
 @pytest.fixture(scope="module")
 def two_workers(tmp_path_factory: pytest.TempPathFactory, mysite: MySite) -> Iterator[dict[str, Site]]:
-    """docs/howto/workers.md: two processes, and for each way of telling clients apart an nginx in front of them."""
+    """The same without Redis, and for each way of telling clients apart an nginx in front of them."""
     base = tmp_path_factory.mktemp("workers")
     folder = mysite.copy(base / "mysite", "howto/nginx.md", "howto/workers.md")
+    without_redis(folder)
     authority, ports = trustme.CA(), [free_port(), free_port()]
-    _, _, server = block("howto/nginx.md", "nginx", "/etc/nginx/sites-available/mysite").partition("\n}\n")
-    upstream = block("howto/workers.md", "nginx", "/etc/nginx/sites-available/mysite")
-    with ExitStack() as running:
-        for each in ports:
-            running.enter_context(runmcp(folder, env={"PORT": str(each)}))
+    with on_ports(folder, ports), ExitStack() as running:
         sites = {}
         for key in ("$http_authorization", "$remote_addr", "$http_mcp_session_id"):
             port = free_port()
-            conf = upstream.replace("$http_authorization", key) + server
+            conf = nginx_site("with sticky routing").replace("$http_authorization", key)
             conf = as_clients_see_it(conf, base, authority, port, dict(zip(("8001", "8002"), ports, strict=True)))
             running.enter_context(nginx(base / key.strip("$"), conf, port))
             sites[key] = Site(port, authority)
@@ -303,6 +335,22 @@ async def process_and_question(client: Client) -> str:
 
 async def accept(_: Any, params: ElicitRequestParams) -> ElicitResult:
     return ElicitResult(action="accept", content={})
+
+
+@needs_nginx
+@pytest.mark.parametrize("mode", MODES)
+def test_on_redis_any_worker_does_everything(any_worker: Site, mysite: MySite, mode: str) -> None:
+    homes = set()
+    for number, bearer in enumerate(mysite.tokens):
+
+        async def processes(client: Client, calls: int = 4 + number) -> set[str]:
+            return {(await client.call_tool("who", {})).content[0].text for _ in range(calls)}  # type: ignore[union-attr]
+
+        any_worker.talk(process_and_question, mode, bearer, elicitation_callback=accept)
+        seen = any_worker.talk(processes, mode, bearer)
+        assert len(seen) == (1 if mode == "legacy" else 2)
+        homes |= seen
+    assert len(homes) == 2
 
 
 @needs_nginx
@@ -342,8 +390,9 @@ def test_the_id_of_a_session_leads_nowhere_in_particular(two_workers: dict[str, 
     assert not all(survives() for _ in range(12))
 
 
-def test_uvicorns_workers_serve_clients_of_2026_07_28(tmp_path: Path, mysite: MySite) -> None:
-    folder = mysite.copy(tmp_path / "mysite")
+def test_uvicorns_workers_serve_clients_of_each_generation(tmp_path: Path, mysite: MySite, redis: Redis) -> None:
+    folder = mysite.copy(tmp_path / "mysite", "howto/workers.md")
+    on_redis(folder, redis)
     (command,) = [
         code.removeprefix("$ ").split() for _, code in blocks(DOCS / "howto" / "workers.md") if "uvicorn" in code
     ]
@@ -351,22 +400,29 @@ def test_uvicorns_workers_serve_clients_of_2026_07_28(tmp_path: Path, mysite: My
     command = [sys.executable, "-m", *(port if part == "8000" else part for part in command)]
     headers = {"Authorization": f"Bearer {mysite.tokens[0]}"}
 
-    async def work() -> None:
+    async def work(mode: str) -> None:
         with anyio.fail_after(DEADLINE):
             async with (
                 httpx2.AsyncClient(headers=headers) as http,
                 Client(
                     streamable_http_client(f"http://127.0.0.1:{port}/mcp", http_client=http),
+                    mode=mode,
                     elicitation_callback=accept,
                 ) as client,
             ):
                 await process_and_question(client)
 
-    with running(command, env=environment_of_a_project(), cwd=folder, stdout=subprocess.DEVNULL) as process:
-        process.wait_for(r"(?s)startup complete.*startup complete")
-        anyio.run(work)
-        process.signal(signal.SIGTERM)
-        assert process.wait() == 0
+    options: dict[str, Any] = {"cwd": folder, "stdout": subprocess.DEVNULL, "start_new_session": True}
+    with running(command, env=environment_of_a_project(), **options) as process:
+        try:
+            process.wait_for(r"(?s)startup complete.*startup complete")
+            for mode in MODES:
+                anyio.run(work, mode)
+            process.signal(signal.SIGTERM)
+            assert process.wait() == 0
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)  # its workers would outlive it
 
 
 # systemd

@@ -20,6 +20,9 @@ from tests.harness import DEADLINE
 Message = dict[str, Any]
 
 
+HELD_UP = -1
+
+
 class FaultyLayer(InMemoryChannelLayer):
     """The in-memory layer; ``fault`` says how often each message is delivered, or raises."""
 
@@ -27,12 +30,21 @@ class FaultyLayer(InMemoryChannelLayer):
         super().__init__()
         self.fault: Callable[[list[str]], int] = lambda kinds: 1
         self.sent: list[str] = []
+        self.held: list[tuple[str, Message]] = []
 
     async def send(self, channel: str, message: Message) -> None:
         kinds = [part["kind"] for part in message.get("parts", ())]
         times = self.fault(kinds)
         self.sent += kinds
+        if times == HELD_UP:
+            self.held.append((channel, message))
         for _ in range(times):
+            await super().send(channel, message)
+
+    async def release(self) -> None:
+        """Deliver what was held up."""
+        self.fault = lambda kinds: 1
+        for channel, message in self.held:
             await super().send(channel, message)
 
 
@@ -287,6 +299,37 @@ def test_a_worker_that_says_nothing_is_gone_after_a_while_and_then_at_once(monke
             layer.sent.clear()
             assert await Client().asks(here, silent) is Fate.OWNER_GONE
             assert layer.sent == []
+
+    run(work)
+
+
+def test_what_one_worker_has_found_out_the_others_know_until_the_silent_one_speaks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(links, "PATIENCE", 0.6)
+    monkeypatch.setattr(links, "TICK", 0.1)
+
+    async def becomes(relay: Relay, owner: str, *, gone: bool) -> None:
+        async with asyncio.timeout(DEADLINE):
+            while (owner in relay._links._gone) != gone:  # noqa: ASYNC110 - nobody tells of it
+                await asyncio.sleep(0.01)
+
+    async def work() -> None:
+        layer = FaultyLayer()
+        async with two(layer) as (here, there), two(layer) as (held_up, _):
+            owner = held_up.channel
+            hear_about = held_up._links._hear_about
+            monkeypatch.setattr(held_up._links, "_hear_about", lambda *_: None)
+            layer.fault = lambda kinds: HELD_UP if {"answer", "pong"} & {*kinds} else 1
+            assert await Client().asks(here, owner) is Fate.OWNER_GONE
+            await becomes(there, owner, gone=True)
+            await layer.release()
+            hear_about(owner, "silent")
+            for relay in (here, there):
+                await becomes(relay, owner, gone=False)
+                client = Client()
+                assert await client.asks(relay, owner) is Fate.ANSWERED
+                assert (client.status, client.body) == (200, b"hello")
 
     run(work)
 

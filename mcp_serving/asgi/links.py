@@ -11,7 +11,7 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager, suppress
 from contextvars import Context
 from dataclasses import dataclass
@@ -220,10 +220,17 @@ class Link:
                 self._links.hearer.hear(self, part)
 
     def stop(self) -> None:
-        """Nobody is there to hear: say nothing more."""
+        """Nobody is there to hear: say nothing until ``start``."""
         self._is_stopped = True
+        self._outbox.clear()
         if self._sender is not None:
             self._sender.cancel()
+        if self._tried is not None:
+            self._tried = None
+            self._last_sent += 1  # it may have arrived, so its number is not used again
+
+    def start(self) -> None:
+        self._is_stopped = False
 
 
 class Links:
@@ -244,7 +251,7 @@ class Links:
         self._gone: dict[str, None] = {}
         self._works = True
         self._may_be_forgotten = asyncio.Event()
-        self._tasks: list[asyncio.Task[None]] = []
+        self._tasks: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._last_tick = 0.0
 
@@ -253,18 +260,25 @@ class Links:
         """Hear others for as long as the block lasts; at its end, tell them that this worker is gone."""
         try:
             await self._join()
-            self._tasks.append(asyncio.create_task(self._stay_joined(), name="mcp_serving workers"))
+            self._start(self._stay_joined())
             yield
         finally:
             if self._timer is not None:
                 self._timer.cancel()
             for link in self._links.values():
                 link.stop()
-            for task in self._tasks:
+            tasks = list(self._tasks)
+            for task in tasks:
                 task.cancel()
-            if self._tasks:
-                await asyncio.wait(self._tasks)
+            if tasks:
+                await asyncio.wait(tasks)
             await self._say_goodbye()
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        """Have something done for as long as the links are open, or until it is over."""
+        task = asyncio.create_task(work, name="mcp_serving links")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     async def _join(self) -> bool:
         try:
@@ -273,7 +287,7 @@ class Links:
                     # Of the layer's own prefix: of channels with different ones, channels_redis lets a process
                     # receive on one at a time.
                     self.channel = await self._layer.new_channel()
-                    self._tasks.append(asyncio.create_task(self._receive(), name="mcp_serving links"))
+                    self._start(self._receive())
                 await self._layer.group_add(WORKERS, self.channel)
         except Exception as error:
             self._fails(error)
@@ -294,7 +308,13 @@ class Links:
         with suppress(Exception):  # who is told nothing finds out
             async with asyncio.timeout(SEND_SECONDS):
                 await self._layer.group_discard(WORKERS, self.channel)
-                await self._layer.group_send(WORKERS, {"gone": self.channel})
+        await self._tell_all("gone", self.channel)
+
+    async def _tell_all(self, what: str, channel: str) -> None:
+        """Tell every worker that one of them is ``gone``, ``silent`` or ``here``; who is told nothing finds out."""
+        with suppress(Exception):
+            async with asyncio.timeout(SEND_SECONDS):
+                await self._layer.group_send(WORKERS, {"about": channel, "what": what})
 
     def to(self, channel: str) -> Link | None:
         """The link to a worker; None for one that is gone."""
@@ -353,14 +373,27 @@ class Links:
                 logger.exception("A message of another worker could not be handled.")
 
     def _hear(self, message: dict[str, Any]) -> None:
-        if (gone := message.get("gone")) is not None:
-            if gone != self.channel:
-                self._take_for_gone(gone)
+        if "about" in message:
+            self._hear_about(message["about"], message["what"])
             return
-        self._gone.pop(message["from"], None)  # it was only silent for long
+        self._take_back(message["from"])
         link = self.to(message["from"])
         assert link is not None
         link.hear(message)
+
+    def _hear_about(self, channel: str, what: str) -> None:
+        if channel == self.channel:
+            if what == "silent":  # this worker was only held up
+                self._start(self._tell_all("here", channel))
+        elif what == "here":
+            self._take_back(channel)
+        elif what == "gone" or self._has_been_silent(channel):
+            self._take_for_gone(channel, for_good=what == "gone")
+
+    def _has_been_silent(self, channel: str) -> bool:
+        """Whether it has said nothing here either, so that nobody has to find out anew."""
+        link = self._links.get(channel)
+        return link is None or time.monotonic() - link.heard > 1.5 * TICK
 
     # Who is still there
 
@@ -389,14 +422,27 @@ class Links:
             link.say({"kind": "ping"})
         elif self._works:
             logger.warning("Another worker is gone, and with it its sessions: it has said nothing for %g s.", PATIENCE)
-            self._take_for_gone(link.channel)
+            self._take_for_gone(link.channel, for_good=False)
+            self._start(self._tell_all("silent", link.channel))
         else:
             self.hearer.lose(link, gone=False)
 
-    def _take_for_gone(self, channel: str) -> None:
+    def _take_for_gone(self, channel: str, *, for_good: bool) -> None:
         self._gone[channel] = None
+        link = self._links.get(channel)
+        if for_good:
+            self._links.pop(channel, None)
         if len(self._gone) > REMEMBERED:
-            del self._gone[next(iter(self._gone))]
-        if (link := self._links.pop(channel, None)) is not None:
+            forgotten = next(iter(self._gone))
+            del self._gone[forgotten]
+            self._links.pop(forgotten, None)
+        if link is not None:
             link.stop()
             self.hearer.lose(link, gone=True)
+
+    def _take_back(self, channel: str) -> None:
+        """It was only silent for long."""
+        if channel in self._gone:
+            del self._gone[channel]
+            if (link := self._links.get(channel)) is not None:
+                link.start()

@@ -12,10 +12,9 @@ from django.core.asgi import get_asgi_application
 
 get_asgi_application()  # sets Django up
 
-from mcp_serving import StreamableHTTPHandler
+from mcp_serving import InMemoryEventStore, StreamableHTTPHandler
 from tests.project import mcp, shop
 from tests.project.callers import user_from_header
-from tests.project.event_store import InMemoryEventStore
 
 handler = StreamableHTTPHandler(mcp.server)
 handlers = {
