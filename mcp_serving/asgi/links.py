@@ -142,7 +142,8 @@ class Link:
             while self._tried is not None or self._outbox:
                 await self._send_some()
         finally:
-            self._sender = None
+            if self._sender is asyncio.current_task():
+                self._sender = None
 
     async def _send_some(self) -> None:
         if self._tried is None:
@@ -224,7 +225,8 @@ class Link:
         self._is_stopped = True
         self._outbox.clear()
         if self._sender is not None:
-            self._sender.cancel()
+            self._sender.cancel()  # which may take a while: who speaks after ``start`` does not wait for that
+            self._sender = None
         if self._tried is not None:
             self._tried = None
             self._last_sent += 1  # it may have arrived, so its number is not used again
