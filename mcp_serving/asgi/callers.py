@@ -47,7 +47,10 @@ def packed(scope: Scope) -> dict[str, Any]:
 def _name_of(user: Any) -> list[str]:
     # isinstance() sees through the LazyObject that Channels puts around a user.
     if not isinstance(user, Model):
-        raise CallerCannotBeTold(f"{type(user).__module__}.{type(user).__qualname__} is no model")
+        raise CallerCannotBeTold(
+            f"{type(user).__module__}.{type(user).__qualname__} is no model, and another worker could not "
+            "find it again: put a Django user into scope['user']"
+        )
     return [user._meta.label, str(user.pk)]
 
 

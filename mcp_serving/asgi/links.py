@@ -141,7 +141,8 @@ class Link:
             while self._outbox or self._again:
                 await self._send_some()
         finally:
-            self._sender = self._failing_since = None
+            if self._sender is asyncio.current_task():
+                self._sender = self._failing_since = None
 
     async def _send_some(self) -> None:
         batch = self._next() if self._again is None else self._again
@@ -231,8 +232,8 @@ class Link:
         self._is_stopped = True
         self._outbox.clear()
         if self._sender is not None:
-            self._sender.cancel()
-            self._again = None
+            self._sender.cancel()  # which may take a while: who speaks after ``start`` does not wait for that
+            self._sender = self._failing_since = self._again = None
             self._last_sent += 1  # what was being sent may have arrived, so its number is not used again
 
     def start(self) -> None:
