@@ -17,6 +17,11 @@ import redis
 
 from tests.harness import DEADLINE, free_port
 
+LAYERS = {
+    "core": "channels_redis.core.RedisChannelLayer",
+    "pubsub": "channels_redis.pubsub.RedisPubSubChannelLayer",
+}
+
 
 class Redis:
     """The server, seen from outside the process under test; it may be stopped and started again."""
@@ -36,10 +41,10 @@ class Redis:
         """A client, which its caller closes."""
         return redis.Redis.from_url(self.url)
 
-    def layers(self, **config: Any) -> dict[str, str]:
-        """The environment for a project of the tests whose default channel layer this is."""
+    def layers(self, kind: str = "core", **config: Any) -> dict[str, str]:
+        """The environment for a project of the tests whose default channel layer this is: ``core``, or ``pubsub``."""
         layer = {
-            "BACKEND": "channels_redis.core.RedisChannelLayer",
+            "BACKEND": LAYERS[kind],
             "CONFIG": {"hosts": [self.url], **config},
         }
         return {"TEST_CHANNEL_LAYERS": json.dumps({"default": layer})}

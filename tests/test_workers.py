@@ -43,10 +43,12 @@ def noted(tmp_path_factory: pytest.TempPathFactory) -> Events:
     return Events(tmp_path_factory.mktemp("noted") / "events")
 
 
-@pytest.fixture(scope="module", params=[("daphne", 2), ("uvicorn", 4)], ids=["daphne x 2", "uvicorn x 4"])
+@pytest.fixture(
+    scope="module", params=[("daphne", 2, "core"), ("uvicorn", 4, "pubsub")], ids=["daphne x 2", "uvicorn x 4"]
+)
 def workers(request: pytest.FixtureRequest, redis: Redis, noted: Events, users: None) -> Iterator[Workers]:
-    server, number = request.param
-    with several(server, number, redis, env=environment(redis, noted)) as workers:
+    server, number, layer = request.param
+    with several(server, number, redis, layer=layer, env=environment(redis, noted)) as workers:
         yield workers
         for worker in workers.each:
             assert "Traceback" not in worker.process.errors
@@ -519,9 +521,9 @@ def told(replies: list[Reply]) -> str:
     return "\n".join(map(str, replies))
 
 
-@pytest.mark.parametrize("server", ["daphne", "uvicorn"])
+@pytest.mark.parametrize(("server", "layer"), [("daphne", "core"), ("uvicorn", "pubsub")])
 def test_a_worker_that_is_killed_takes_its_own_sessions_with_it_and_no_other(
-    server: str, redis: Redis, events: Events
+    server: str, layer: str, redis: Redis, events: Events
 ) -> None:
     async def work(workers: Workers) -> None:
         victim, *others = workers.each
@@ -556,14 +558,14 @@ def test_a_worker_that_is_killed_takes_its_own_sessions_with_it_and_no_other(
 
     env = environment(redis, events)
     # nginx's own way: the next worker is tried where the first cannot be reached, before anything was sent to it.
-    with several(server, 3, redis, env=env, next_upstream="error timeout") as workers:
+    with several(server, 3, redis, layer=layer, env=env, next_upstream="error timeout") as workers:
         asyncio.run(work(workers))
     assert_none_ran_twice(events)
 
 
-@pytest.mark.parametrize("server", ["runmcp", "uvicorn"])
+@pytest.mark.parametrize(("server", "layer"), [("runmcp", "core"), ("uvicorn", "pubsub")])
 def test_a_worker_that_is_stopped_answers_what_is_in_flight_and_then_its_sessions_are_gone(
-    server: str, redis: Redis, events: Events
+    server: str, layer: str, redis: Redis, events: Events
 ) -> None:
     async def work(workers: Workers) -> None:
         leaving, staying = workers.each
@@ -592,14 +594,14 @@ def test_a_worker_that_is_stopped_answers_what_is_in_flight_and_then_its_session
         for visitor in visitors:
             assert all(reply.is_result for reply in visitor.replies), told(visitor.replies)
 
-    with started(server, 2, redis, env=environment(redis, events)) as each:
+    with started(server, 2, redis, layer=layer, env=environment(redis, events)) as each:
         asyncio.run(work(Workers(each, "")))
     assert_none_ran_twice(events)
 
 
-@pytest.mark.parametrize("server", ["daphne", "uvicorn"])
+@pytest.mark.parametrize(("server", "layer"), [("daphne", "core"), ("uvicorn", "pubsub")])
 def test_while_redis_is_away_sessions_go_on_at_their_own_worker_and_afterwards_everywhere(
-    server: str, redis_of_its_own: Redis, events: Events
+    server: str, layer: str, redis_of_its_own: Redis, events: Events
 ) -> None:
     redis = redis_of_its_own
 
@@ -635,7 +637,7 @@ def test_while_redis_is_away_sessions_go_on_at_their_own_worker_and_afterwards_e
             assert all(reply.is_result for reply in visitor.since(settled)), told(visitor.since(settled))
         assert_each_result_ran(local + relayed, events)
 
-    with started(server, 2, redis, env=environment(redis, events)) as each:
+    with started(server, 2, redis, layer=layer, env=environment(redis, events)) as each:
         asyncio.run(work(each))
     assert_none_ran_twice(events)
 
@@ -649,9 +651,9 @@ MEGABYTES = 200
 STEPS = 16 * MEGABYTES
 
 
-@pytest.mark.parametrize("server", ["daphne", "uvicorn"])
+@pytest.mark.parametrize(("server", "layer"), [("daphne", "core"), ("uvicorn", "pubsub")])
 def test_a_client_that_does_not_read_a_relayed_answer_fills_neither_redis_nor_a_worker(
-    server: str, redis_of_its_own: Redis, events: Events
+    server: str, layer: str, redis_of_its_own: Redis, events: Events
 ) -> None:
     redis = redis_of_its_own
 
@@ -694,7 +696,7 @@ def test_a_client_that_does_not_read_a_relayed_answer_fills_neither_redis_nor_a_
         await asyncio.to_thread(events.wait_for, "flood finished")
         assert (await exchange(other.address, named_call(), session)).is_result
 
-    with started(server, 2, redis, env=environment(redis, events)) as each:
+    with started(server, 2, redis, layer=layer, env=environment(redis, events)) as each:
         asyncio.run(work(each))
 
 

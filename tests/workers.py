@@ -37,10 +37,16 @@ class Workers:
 
 @contextmanager
 def started(
-    server: str, number: int, redis: Redis | None, module: str = APPLICATION, *, env: dict[str, str] | None = None
+    server: str,
+    number: int,
+    redis: Redis | None,
+    module: str = APPLICATION,
+    *,
+    layer: str = "core",
+    env: dict[str, str] | None = None,
 ) -> Iterator[list[Worker]]:
     """So many workers of one kind (see tests/asgi_servers.py), once they listen; side by side, they start sooner."""
-    env = {**(redis.layers() if redis else {}), **(env or {})}
+    env = {**(redis.layers(layer) if redis else {}), **(env or {})}
     with ExitStack() as stack, ThreadPoolExecutor(number) as pool:
         served = pool.map(lambda _: stack.enter_context(serving(server, module, env=env)), range(number))
         yield [Worker(process, address) for process, address in served]
@@ -89,12 +95,13 @@ def several(
     redis: Redis | None,
     module: str = APPLICATION,
     *,
+    layer: str = "core",
     env: dict[str, str] | None = None,
     next_upstream: str = "off",
 ) -> Iterator[Workers]:
     """So many workers behind a proxy that leads each request to the next of them."""
     with (
-        started(server, number, redis, module, env=env) as each,
+        started(server, number, redis, module, layer=layer, env=env) as each,
         proxied([worker.address for worker in each], next_upstream=next_upstream) as proxy,
     ):
         yield Workers(each, proxy)

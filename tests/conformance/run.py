@@ -32,7 +32,7 @@ from tests.workers import several
 CHECKS = {"2025-11-25": 84, "2026-07-28": 152}
 """How many checks the suite makes of a server that lacks nothing, at each version of the protocol."""
 
-SEVERAL = {"uvicorn x 2": ("uvicorn", 2), "daphne x 4": ("daphne", 4)}
+SEVERAL = {"uvicorn x 2": ("uvicorn", 2, "pubsub"), "daphne x 4": ("daphne", 4, "core")}
 """Several workers on one Redis, of which each request meets the next."""
 
 APPLICATION = "tests.conformance.asgi"
@@ -93,7 +93,8 @@ def listening(name: str, redis: Redis) -> Iterator[tuple[list[Process], str]]:
     """One process, or several behind a proxy, and the address."""
     env = {"DJANGO_SETTINGS_MODULE": "tests.conformance.settings"}
     if name in SEVERAL:
-        with several(*SEVERAL[name], redis, APPLICATION, env=env) as workers:
+        server, number, layer = SEVERAL[name]
+        with several(server, number, redis, APPLICATION, layer=layer, env=env) as workers:
             yield [worker.process for worker in workers.each], workers.proxy
         return
     with serving(name, APPLICATION, env=env) as (process, address):
