@@ -12,12 +12,14 @@ import time
 from collections.abc import Awaitable, Callable
 from contextvars import Context
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 from uuid import uuid4
 from weakref import WeakSet
 
 from asgiref.sync import async_to_sync, sync_to_async
 from django.db import DEFAULT_DB_ALIAS, connections
+
+from mcp_serving import layers
 
 if TYPE_CHECKING:
     from channels.layers import BaseChannelLayer
@@ -98,7 +100,8 @@ async def anotify_prompts_changed(*, using: str | None = None) -> None:
 
 # An event as the channel layer carries it
 
-Message = dict[str, Any]
+Message: TypeAlias = dict[str, Any]
+"""What a channel layer carries of an event: text alone, and nothing of the SDK's."""
 
 
 def message(kind: str, *, uri: str | None = None, server: str | None = None) -> Message:
@@ -150,6 +153,8 @@ def _publish(event: Message) -> None:
 
 
 class Bus(Protocol):
+    """What carries the events of one server to its subscribers, as ``ChannelLayerBus`` does."""
+
     def hear(self, event: Message) -> None: ...
 
 
@@ -162,6 +167,7 @@ class Here:
         self._lock = threading.Lock()
 
     def join(self, bus: Bus) -> None:
+        """Have this bus hear of each event, for as long as somebody else refers to it."""
         with self._lock:
             self._buses.add(bus)
 
@@ -180,6 +186,7 @@ class Here:
             return True
 
     def deliver(self, event: Message) -> None:
+        """Have each bus hear of it, unless it was here before."""
         if not self.remember(event):
             return
         with self._lock:
@@ -202,10 +209,7 @@ class Others:
 
     def layer(self) -> BaseChannelLayer | None:
         """The channel layer, where the project has one that reaches other processes."""
-        from mcp_serving import layers
-
-        layer = layers.channel_layer()
-        return layer if layer is not None and layers.reaches_other_processes(layer) else None
+        return layers.shared_layer()
 
     async def send(self, event: Message) -> None:
         """Send it to all of them, if there are any; it never raises."""
@@ -234,6 +238,7 @@ class Others:
             )
 
     def answered(self) -> None:
+        """The layer works, as far as anybody can tell from this one answer."""
         if self.away:
             self.away = False
             logger.warning("The channel layer can be used again.")
@@ -251,6 +256,7 @@ async def tried(work: Callable[[], Awaitable[None]]) -> None:
 
 
 def in_one_line(error: Exception) -> str:
+    """An error as a line of the log names it: its class and its text."""
     return f"{type(error).__name__}: {' '.join(str(error).split())}".removesuffix(": ")
 
 

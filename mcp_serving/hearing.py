@@ -36,7 +36,6 @@ HEARD_SECONDS = 1.0
 LEAVE_SECONDS = 0.5
 """How long a shutdown waits for the layer."""
 
-
 TURN_SECONDS = 1.0
 """How often an event loop looks whether another one of its process still receives."""
 
@@ -139,7 +138,8 @@ class _Hearing:
                 task.cancel()
             ended, _ = await asyncio.wait(tasks, timeout=LEAVE_SECONDS)
             for task in ended:
-                task.cancelled() or task.exception()  # seen: it may have failed while it was cancelled
+                if not task.cancelled():
+                    task.exception()  # seen: it may have failed while it was cancelled
         for task in done:
             task.result()
 

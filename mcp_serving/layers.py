@@ -27,6 +27,12 @@ def channel_layer() -> BaseChannelLayer | None:
     return None if name is None else channel_layers[name]
 
 
+def shared_layer() -> BaseChannelLayer | None:
+    """The layer, if what is sent on it reaches other processes; None where there is no such layer."""
+    layer = channel_layer()
+    return layer if layer is not None and reaches_other_processes(layer) else None
+
+
 def reaches_other_processes(layer: BaseChannelLayer) -> bool:
     """Whether what is sent on it can arrive anywhere else: the in-memory layer is each process's own."""
     return not isinstance(layer, InMemoryChannelLayer)

@@ -318,7 +318,7 @@ async def _contained(call: Awaitable[T]) -> T:
 
 
 @contextmanager
-def what_is_there_stays() -> Iterator[None]:
+def imports_frozen() -> Iterator[None]:
     """While a process serves: its garbage collector does not look through what was imported before.
 
     A full collection, in which every call waits, would take a tenth of a second for Django and the SDK, again and

@@ -13,7 +13,7 @@ from mcp_serving.conf import DEFAULT_SHUTDOWN_TIMEOUT, valid_shutdown_timeout
 from mcp_serving.deadline import Deadline
 from mcp_serving.errors import AccessNotStated, NoHTTPServer, ShutdownTimeout
 from mcp_serving.ledger import CANCELLED_SECONDS, listed
-from mcp_serving.runtime import Runtime, cancel_what_is_left, drain, runtimes, what_is_there_stays
+from mcp_serving.runtime import Runtime, cancel_what_is_left, drain, imports_frozen, runtimes
 from mcp_serving.serving import signals
 from mcp_serving.serving.standard_streams import StandardStreams
 from mcp_serving.serving.stdio import StdioTransport
@@ -184,7 +184,7 @@ class Server:
         stdio = None if streams is None else StdioTransport(streams, runtime.ledger, self._request_stop)
         try:
             await self._unless_stopping(self._start(runtime, stdio, daphne))
-            with what_is_there_stays():
+            with imports_frozen():
                 await self._stopping.wait()
         finally:
             await self._shut_down(runtime, stdio, daphne)

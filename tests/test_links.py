@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
@@ -20,6 +21,9 @@ from tests.harness import DEADLINE
 Message = dict[str, Any]
 
 
+HELD_UP = -1
+
+
 class FaultyLayer(InMemoryChannelLayer):
     """The in-memory layer; ``fault`` says how often each message is delivered, or raises."""
 
@@ -27,12 +31,21 @@ class FaultyLayer(InMemoryChannelLayer):
         super().__init__()
         self.fault: Callable[[list[str]], int] = lambda kinds: 1
         self.sent: list[str] = []
+        self.held: list[tuple[str, Message]] = []
 
     async def send(self, channel: str, message: Message) -> None:
         kinds = [part["kind"] for part in message.get("parts", ())]
         times = self.fault(kinds)
         self.sent += kinds
+        if times == HELD_UP:
+            self.held.append((channel, message))
         for _ in range(times):
+            await super().send(channel, message)
+
+    async def release(self) -> None:
+        """Deliver what was held up."""
+        self.fault = lambda kinds: 1
+        for channel, message in self.held:
             await super().send(channel, message)
 
 
@@ -113,6 +126,66 @@ def test_what_the_layer_delivers_twice_arrives_once() -> None:
     run(work)
 
 
+def test_what_arrives_although_its_sending_failed_takes_nothing_with_it() -> None:
+    async def work() -> None:
+        failures = ["answer", "request"]
+
+        class UnsureLayer(FaultyLayer):
+            async def send(self, channel: str, message: Message) -> None:
+                await super().send(channel, message)
+                if failures and failures[-1] in self.sent[-1:]:
+                    failures.pop()
+                    raise OSError("no answer")
+
+        async with two(UnsureLayer()) as (here, there):
+            client = Client()
+            await client.asks(here, there.channel)
+            assert client.status == 503  # nobody knows
+            for _ in range(2):
+                client = Client()
+                await client.asks(here, there.channel)
+                assert (client.status, client.body, client.is_over) == (200, b"hello", True)
+
+    run(work)
+
+
+def test_what_one_end_gives_up_the_other_does_not_wait_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(links, "PATIENCE", 0.3)
+    monkeypatch.setattr(links, "TICK", 0.05)
+
+    async def work() -> None:
+        layer = FaultyLayer()
+        is_full = True
+
+        def be_full(kinds: list[str]) -> int:
+            if is_full and ("answer" in kinds or "lost" in kinds):
+                raise ChannelFull
+            return 1
+
+        layer.fault = be_full
+        given_up = asyncio.Event()
+
+        async def serve(scope: Any, receive: Any, send: Any) -> None:
+            await echo(scope, receive, send)
+            given_up.set()
+
+        async with two(layer, serve) as (here, there):
+            client = Client()
+            asking = asyncio.ensure_future(client.asks(here, there.channel))
+            await given_up.wait()
+            is_full = False
+            await asking
+            assert client.status in (0, 503)  # 0: the answer that was kept back counted as none
+            async with asyncio.timeout(DEADLINE):
+                while client.status != 200:
+                    await asyncio.sleep(0.01)
+                    client = Client()
+                    await client.asks(here, there.channel)
+            assert client.body == b"hello"
+
+    run(work)
+
+
 @pytest.mark.parametrize("lost", ["request", "answer"])
 def test_what_the_layer_loses_is_noticed_and_the_next_request_is_served(lost: str) -> None:
     async def work() -> None:
@@ -157,6 +230,124 @@ def test_a_full_channel_makes_a_request_wait_and_then_is_503() -> None:
             full = 1_000_000
             client = Client()
             await client.asks(here, there.channel)
+            assert client.status == 503
+
+    run(work)
+
+
+@pytest.mark.parametrize("arrives", [True, False], ids=["it has", "it has not"])
+def test_while_nobody_knows_whether_a_message_has_arrived_no_other_is_taken_for_it(
+    arrives: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(links, "SEND_SECONDS", 0.2)
+
+    class HangingLayer(FaultyLayer):
+        hanging = asyncio.Event()
+        hangs = False
+
+        async def send(self, channel: str, message: Message) -> None:
+            hangs, self.hangs = self.hangs, False
+            if arrives or not hangs:
+                await super().send(channel, message)
+            if hangs:
+                self.hanging.set()
+                await asyncio.Event().wait()
+
+    async def work() -> None:
+        served: list[bytes] = []
+        is_served, goes_on = asyncio.Event(), asyncio.Event()
+
+        async def serve(scope: Any, receive: Any, send: Any) -> None:
+            message = await receive()
+            served.append(message["body"])
+            is_served.set()
+            if message["body"] == b"goes on":
+                await goes_on.wait()
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+            await send({"type": "http.response.body", "body": message["body"]})
+
+        layer = HangingLayer()
+        async with two(layer, serve) as (here, there):
+            long = Client(b"goes on")
+            going_on = asyncio.ensure_future(long.asks(here, there.channel))
+            await is_served.wait()
+            layer.hangs = True
+            first = Client(b"first")
+            asking = asyncio.ensure_future(first.asks(here, there.channel))
+            await layer.hanging.wait()
+
+            async def ask(body: bytes) -> None:
+                while True:
+                    client = Client(body)
+                    await client.asks(here, there.channel)
+                    if client.status == 200:
+                        assert client.body == body
+                        return
+                    assert client.status == 503
+
+            await asyncio.gather(*(ask(b"number %d" % number) for number in range(3)))
+            await asking
+            assert first.status == (200 if arrives else 503)
+            goes_on.set()
+            await going_on
+            assert (long.status, long.body) == (200, b"goes on")
+            assert len(served) == len(set(served))
+
+    run(work)
+
+
+def test_an_answer_that_is_given_up_while_the_other_end_is_held_up_is_missed_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(links, "PATIENCE", 0.4)
+    monkeypatch.setattr(links, "TICK", 0.1)
+
+    async def work() -> None:
+        layer = FaultyLayer()
+        is_full = asyncio.Event()
+
+        def be_full(kinds: list[str]) -> int:
+            if "answer" in kinds:
+                is_full.set()
+                raise ChannelFull
+            return 1
+
+        layer.fault = be_full
+        async with two(layer) as (here, there):
+            client = Client()
+            asking = asyncio.ensure_future(client.asks(here, there.channel))
+            await is_full.wait()
+            time.sleep(0.5)  # noqa: ASYNC251  # as a process that is stopped: nobody's silence counts
+            await asyncio.sleep(0.05)
+            layer.fault = lambda kinds: 1
+            await asking
+            assert client.status == 503
+            client = Client()
+            await client.asks(here, there.channel)
+            assert (client.status, client.body) == (200, b"hello")
+
+    run(work)
+
+
+def test_an_answer_that_is_not_sent_because_the_other_end_was_taken_for_gone_is_missed_there() -> None:
+    async def work() -> None:
+        is_asked = asyncio.Event()
+
+        async def serve(scope: Any, receive: Any, send: Any) -> None:
+            await receive()
+            is_asked.set()
+            await receive()
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+            await send({"type": "http.response.body", "body": b"too late"})
+
+        async with two(FaultyLayer(), serve) as (here, there):
+            client = Client()
+            asking = asyncio.ensure_future(client.asks(here, there.channel))
+            await is_asked.wait()
+            link = there._links.to(here.channel)
+            assert link is not None
+            there.lose(link, gone=True)
+            await asking
             assert client.status == 503
 
     run(work)
@@ -233,6 +424,37 @@ def test_a_worker_that_says_nothing_is_gone_after_a_while_and_then_at_once(monke
     run(work)
 
 
+def test_what_one_worker_has_found_out_the_others_know_until_the_silent_one_speaks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(links, "PATIENCE", 0.6)
+    monkeypatch.setattr(links, "TICK", 0.1)
+
+    async def becomes(relay: Relay, owner: str, *, gone: bool) -> None:
+        async with asyncio.timeout(DEADLINE):
+            while (owner in relay._links._gone) != gone:  # noqa: ASYNC110 - nobody tells of it
+                await asyncio.sleep(0.01)
+
+    async def work() -> None:
+        layer = FaultyLayer()
+        async with two(layer) as (here, there), two(layer) as (held_up, _):
+            owner = held_up.channel
+            hear_about = held_up._links._hear_about
+            monkeypatch.setattr(held_up._links, "_hear_about", lambda *_: None)
+            layer.fault = lambda kinds: HELD_UP if {"answer", "pong"} & {*kinds} else 1
+            assert await Client().asks(here, owner) is Fate.OWNER_GONE
+            await becomes(there, owner, gone=True)
+            await layer.release()
+            hear_about(owner, "silent")
+            for relay in (here, there):
+                await becomes(relay, owner, gone=False)
+                client = Client()
+                assert await client.asks(relay, owner) is Fate.ANSWERED
+                assert (client.status, client.body) == (200, b"hello")
+
+    run(work)
+
+
 def test_a_worker_that_closes_says_so_and_is_gone_at_once() -> None:
     async def work() -> None:
         layer = FaultyLayer()
@@ -251,15 +473,18 @@ def test_a_worker_that_closes_says_so_and_is_gone_at_once() -> None:
     run(work)
 
 
-def test_a_request_that_arrives_too_late_is_not_served(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_request_that_arrives_too_late_is_not_served_which_is_said_in_the_log(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     async def work() -> None:
         async with two(FaultyLayer()) as (here, there):
-            monkeypatch.setattr("mcp_serving.asgi.relay.PATIENCE", -10)
+            monkeypatch.setattr("mcp_serving.asgi.relay.SEND_SECONDS", -10)
             client = Client()
             await client.asks(here, there.channel)
             assert client.status == 503
 
     run(work)
+    assert "are the clocks of both in step?" in caplog.text
 
 
 def test_a_user_who_is_no_model_cannot_be_told_to_another_worker_which_is_said_in_the_log(

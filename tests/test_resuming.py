@@ -22,8 +22,8 @@ from mcp_types import JSONRPCError, JSONRPCMessage, JSONRPCNotification, JSONRPC
 from mcp_serving import InMemoryEventStore, RedisEventStore, StreamableHTTPHandler
 from mcp_serving.asgi import lifecycle
 from mcp_serving.asgi.event_stores import BoundedEventStore
-from mcp_serving.asgi.events import SessionEvents, session_nonce
 from mcp_serving.asgi.resumption import replay_what_is_left
+from mcp_serving.asgi.session_events import SessionEvents, session_nonce
 from tests.asgi_servers import serving
 from tests.harness import DEADLINE, INITIALIZE, Process, call, text_of, wait_until
 from tests.private_redis import Redis

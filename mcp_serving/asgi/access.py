@@ -19,7 +19,7 @@ from mcp_serving import sdk
 from mcp_serving.asgi.messages import Scope
 from mcp_serving.asgi.refusal import Refusal
 from mcp_serving.logs import escaped_lines
-from mcp_serving.tools.threads import DjangoThreads, thread_of_its_own
+from mcp_serving.threads import DjangoThreads, thread_of_its_own
 
 if TYPE_CHECKING:
     from mcp.server.auth.provider import AccessToken, TokenVerifier

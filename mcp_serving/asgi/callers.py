@@ -13,7 +13,7 @@ from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
 from mcp.server.auth.provider import AccessToken
 from starlette.authentication import AuthCredentials
 
-from mcp_serving.tools.threads import thread_of_its_own
+from mcp_serving.threads import thread_of_its_own
 
 if TYPE_CHECKING:
     from mcp_serving.asgi.messages import Scope
@@ -47,7 +47,10 @@ def packed(scope: Scope) -> dict[str, Any]:
 def _name_of(user: Any) -> list[str]:
     # isinstance() sees through the LazyObject that Channels puts around a user.
     if not isinstance(user, Model):
-        raise CallerCannotBeTold(f"{type(user).__module__}.{type(user).__qualname__} is no model")
+        raise CallerCannotBeTold(
+            f"{type(user).__module__}.{type(user).__qualname__} is no model, and another worker could not "
+            "find it again: put a Django user into scope['user']"
+        )
     return [user._meta.label, str(user.pk)]
 
 

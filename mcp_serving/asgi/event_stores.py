@@ -15,7 +15,7 @@ from urllib.parse import quote, unquote
 from mcp.server.streamable_http import EventMessage
 from mcp_types import INTERNAL_ERROR, ErrorData, JSONRPCError, JSONRPCResponse, jsonrpc_message_adapter
 
-from mcp_serving.asgi.events import ScopedEventStore, session_nonce
+from mcp_serving.asgi.session_events import ScopedEventStore, session_nonce
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
@@ -40,7 +40,7 @@ class BoundedEventStore(ScopedEventStore):
         _whole("max_events", max_events, least=1)
         _whole("max_bytes", max_bytes, least=1024)  # An error has to fit in, in place of a result that does not.
         if isinstance(max_age, bool) or not isinstance(max_age, int | float) or not 0 < max_age < 1e9:
-            raise ValueError(f"max_age is {max_age!r}; it has to be a number of seconds above 0.")
+            raise ValueError(f"max_age is {max_age!r}; it has to be a number of seconds above 0, below 1e9.")
         self._max_events = max_events
         self._max_age = max_age
         self._max_bytes = max_bytes

@@ -15,14 +15,14 @@ from django.urls.exceptions import Resolver404
 from mcp_serving import layers, sdk
 from mcp_serving.asgi import access, hosts, lifecycle, page
 from mcp_serving.asgi.access import STATE_ONE, VERIFIER_FAILED, Access, VerifierFailed
-from mcp_serving.asgi.events import SessionEvents
 from mcp_serving.asgi.guard import Guard, wire_of
 from mcp_serving.asgi.messages import ASGIApp, Receive, Scope, Send, respond
 from mcp_serving.asgi.relay import Relay
+from mcp_serving.asgi.session_events import SessionEvents
 from mcp_serving.asgi.sessions import Bounds, Sessions
-from mcp_serving.runtime import Runtime, what_is_there_stays
+from mcp_serving.runtime import Runtime, imports_frozen
+from mcp_serving.threads import thread_of_its_own
 from mcp_serving.tools.discovery import discover
-from mcp_serving.tools.threads import thread_of_its_own
 
 if TYPE_CHECKING:
     from django.urls import URLPattern
@@ -135,7 +135,7 @@ class StreamableHTTPHandler:
 
     @property
     def place(self) -> str:
-        """Where it is mounted, for people."""
+        """Where it is mounted, for people, and for the handlers of other workers, which have the same."""
         return ", ".join(self.paths) or "no path of its own"
 
     @property
@@ -192,7 +192,7 @@ class StreamableHTTPHandler:
             return
         await send({"type": "lifespan.startup.complete"})
         try:
-            with what_is_there_stays():
+            with imports_frozen():
                 await receive()
         finally:
             await lifecycle.close()
@@ -296,9 +296,8 @@ class StreamableHTTPHandler:
         view = await Runtime.of(self._server).open()
         view.middleware.insert(1, sessions.bounded)
         manager.app = view
-        layer = layers.channel_layer()
         relay = None
-        if layer is not None and layers.reaches_other_processes(layer):
+        if (layer := layers.shared_layer()) is not None:
             serve_guest = partial(self._guarded, partial(_exchange, sessions.serve_guest))
             relay = Relay(layer, serve_guest, self.place, manager.max_request_body_size)
         try:

@@ -11,8 +11,9 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager, suppress
+from contextvars import Context
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
@@ -95,6 +96,8 @@ class Link:
         self._last_heard: int | None = None
         self._links = links
         self._outbox: deque[_Said] = deque()
+        self._again: list[_Said] | None = None
+        """What is left of a message of which nobody knows whether it has arrived."""
         self._sender: asyncio.Task[None] | None = None
         self._failing_since: float | None = None
         self._is_stopped = False
@@ -130,19 +133,19 @@ class Link:
             return
         self._outbox.append(_Said(part, size, on_refused, on_sent))
         if self._sender is None:
-            self._sender = asyncio.create_task(self._send_all(), name="mcp_serving link")
+            # An empty context: it must not keep the request that happened to be first.
+            self._sender = asyncio.create_task(self._send_all(), name="mcp_serving link", context=Context())
 
     async def _send_all(self) -> None:
         try:
-            while self._outbox:
+            while self._outbox or self._again:
                 await self._send_some()
         finally:
-            self._sender = None
+            if self._sender is asyncio.current_task():
+                self._sender = self._failing_since = None
 
     async def _send_some(self) -> None:
-        batch, size = [self._outbox.popleft()], 0
-        while self._outbox and (size := size + batch[-1].size) + self._outbox[0].size <= MESSAGE_SIZE:
-            batch.append(self._outbox.popleft())
+        batch = self._next() if self._again is None else self._again
         number = self._last_sent + 1
         try:
             await self._links.send(
@@ -157,11 +160,23 @@ class Link:
         except Exception as error:
             await self._put_back(batch, error)
             return
-        self._failing_since = None
+        self._failing_since = self._again = None
         self._last_sent = number
         for said in batch:
             if said.on_sent is not None:
                 said.on_sent(number)
+
+    def take_back(self, request: int) -> None:
+        """Send nothing more of a request that would have been refused if the layer failed."""
+        self._outbox = deque(
+            said for said in self._outbox if said.on_refused is None or said.part["request"] != request
+        )
+
+    def _next(self) -> list[_Said]:
+        batch, size = [self._outbox.popleft()], 0
+        while self._outbox and (size := size + batch[-1].size) + self._outbox[0].size <= MESSAGE_SIZE:
+            batch.append(self._outbox.popleft())
+        return batch
 
     async def _put_back(self, batch: list[_Said], error: Exception) -> None:
         """Keep what the layer has not taken for another try, or give it up."""
@@ -169,19 +184,29 @@ class Link:
         if self._failing_since is None:
             self._failing_since = now
         failing_for = now - self._failing_since
-        kept = batch
-        if not isinstance(error, ChannelFull) or failing_for >= FULL_SECONDS:
-            kept = [said for said in batch if said.on_refused is None]
-        self._outbox.extendleft(reversed(kept))
-        for said in batch:
-            if said not in kept and said.on_refused is not None:
-                said.on_refused()
+        is_full = isinstance(error, ChannelFull)
+        if not is_full or failing_for >= FULL_SECONDS:
+            refused = [said for said in (*batch, *self._outbox) if said.on_refused is not None]
+            batch = [said for said in batch if said.on_refused is None]
+            self._outbox = deque(said for said in self._outbox if said.on_refused is None)
+        else:
+            refused = []
+        if is_full and self._again is None:
+            self._outbox.extendleft(reversed(batch))
+        else:
+            # It may have arrived all the same. What else is said must not go under its number, to be dropped as what
+            # comes twice: it is sent once more as it was, without what is refused, even if that leaves nothing.
+            self._again = batch
+        for said in refused:
+            assert said.on_refused is not None
+            said.on_refused()
         if failing_for >= PATIENCE:
             self._outbox.clear()
-            self._failing_since = None
+            self._again = self._failing_since = None
+            self._last_sent += 2  # whether or not the last one has arrived, the other end sees that one is missing
             self._links.hearer.lose(self, gone=False)
-        elif kept:
-            await asyncio.sleep(0.01 if isinstance(error, ChannelFull) else 0.1)
+        else:
+            await asyncio.sleep(0.01 if is_full else 0.1)
 
     def hear(self, message: dict[str, Any]) -> None:
         self.heard = time.monotonic()
@@ -203,10 +228,16 @@ class Link:
                 self._links.hearer.hear(self, part)
 
     def stop(self) -> None:
-        """Nobody is there to hear: say nothing more."""
+        """Nobody is there to hear: say nothing until ``start``."""
         self._is_stopped = True
+        self._outbox.clear()
         if self._sender is not None:
-            self._sender.cancel()
+            self._sender.cancel()  # which may take a while: who speaks after ``start`` does not wait for that
+            self._sender = self._failing_since = self._again = None
+            self._last_sent += 1  # what was being sent may have arrived, so its number is not used again
+
+    def start(self) -> None:
+        self._is_stopped = False
 
 
 class Links:
@@ -227,27 +258,34 @@ class Links:
         self._gone: dict[str, None] = {}
         self._works = True
         self._may_be_forgotten = asyncio.Event()
-        self._receiving: asyncio.Task[None] | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._last_tick = 0.0
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[None]:
         """Hear others for as long as the block lasts; at its end, tell them that this worker is gone."""
-        await self._join()
-        joining = asyncio.create_task(self._stay_joined(), name="mcp_serving workers")
         try:
+            await self._join()
+            self._start(self._stay_joined())
             yield
         finally:
             if self._timer is not None:
                 self._timer.cancel()
             for link in self._links.values():
                 link.stop()
-            tasks = [joining] if self._receiving is None else [joining, self._receiving]
+            tasks = list(self._tasks)
             for task in tasks:
                 task.cancel()
-            await asyncio.wait(tasks)
+            if tasks:
+                await asyncio.wait(tasks)
             await self._say_goodbye()
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        """Have something done for as long as the links are open, or until it is over."""
+        task = asyncio.create_task(work, name="mcp_serving links")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     async def _join(self) -> bool:
         try:
@@ -256,7 +294,7 @@ class Links:
                     # Of the layer's own prefix: of channels with different ones, channels_redis lets a process
                     # receive on one at a time.
                     self.channel = await self._layer.new_channel()
-                    self._receiving = asyncio.create_task(self._receive(), name="mcp_serving links")
+                    self._start(self._receive())
                 await self._layer.group_add(WORKERS, self.channel)
         except Exception as error:
             self._fails(error)
@@ -277,7 +315,13 @@ class Links:
         with suppress(Exception):  # who is told nothing finds out
             async with asyncio.timeout(SEND_SECONDS):
                 await self._layer.group_discard(WORKERS, self.channel)
-                await self._layer.group_send(WORKERS, {"gone": self.channel})
+        await self._tell_all("gone", self.channel)
+
+    async def _tell_all(self, what: str, channel: str) -> None:
+        """Tell every worker that one of them is ``gone``, ``silent`` or ``here``; who is told nothing finds out."""
+        with suppress(Exception):
+            async with asyncio.timeout(SEND_SECONDS):
+                await self._layer.group_send(WORKERS, {"about": channel, "what": what})
 
     def to(self, channel: str) -> Link | None:
         """The link to a worker; None for one that is gone."""
@@ -336,14 +380,27 @@ class Links:
                 logger.exception("A message of another worker could not be handled.")
 
     def _hear(self, message: dict[str, Any]) -> None:
-        if (gone := message.get("gone")) is not None:
-            if gone != self.channel:
-                self._take_for_gone(gone)
+        if "about" in message:
+            self._hear_about(message["about"], message["what"])
             return
-        self._gone.pop(message["from"], None)  # it was only silent for long
+        self._take_back(message["from"])
         link = self.to(message["from"])
         assert link is not None
         link.hear(message)
+
+    def _hear_about(self, channel: str, what: str) -> None:
+        if channel == self.channel:
+            if what == "silent":  # this worker was only held up
+                self._start(self._tell_all("here", channel))
+        elif what == "here":
+            self._take_back(channel)
+        elif what == "gone" or self._has_been_silent(channel):
+            self._take_for_gone(channel, for_good=what == "gone")
+
+    def _has_been_silent(self, channel: str) -> bool:
+        """Whether it has said nothing here either, so that nobody has to find out anew."""
+        link = self._links.get(channel)
+        return link is None or time.monotonic() - link.heard > 1.5 * TICK
 
     # Who is still there
 
@@ -351,7 +408,8 @@ class Links:
         """Something is in hand with another worker now: look from time to time whether that is still there."""
         if self._timer is None:
             self._last_tick = time.monotonic()
-            self._timer = asyncio.get_running_loop().call_later(TICK, self._tick)
+            # An empty context, which it hands on: it must not keep the request that happened to be first.
+            self._timer = asyncio.get_running_loop().call_later(TICK, self._tick, context=Context())
 
     def _tick(self) -> None:
         now = time.monotonic()
@@ -371,14 +429,27 @@ class Links:
             link.say({"kind": "ping"})
         elif self._works:
             logger.warning("Another worker is gone, and with it its sessions: it has said nothing for %g s.", PATIENCE)
-            self._take_for_gone(link.channel)
+            self._take_for_gone(link.channel, for_good=False)
+            self._start(self._tell_all("silent", link.channel))
         else:
             self.hearer.lose(link, gone=False)
 
-    def _take_for_gone(self, channel: str) -> None:
+    def _take_for_gone(self, channel: str, *, for_good: bool) -> None:
         self._gone[channel] = None
+        link = self._links.get(channel)
+        if for_good:
+            self._links.pop(channel, None)
         if len(self._gone) > REMEMBERED:
-            del self._gone[next(iter(self._gone))]
-        if (link := self._links.pop(channel, None)) is not None:
+            forgotten = next(iter(self._gone))
+            del self._gone[forgotten]
+            self._links.pop(forgotten, None)
+        if link is not None:
             link.stop()
             self.hearer.lose(link, gone=True)
+
+    def _take_back(self, channel: str) -> None:
+        """It was only silent for long."""
+        if channel in self._gone:
+            del self._gone[channel]
+            if (link := self._links.get(channel)) is not None:
+                link.start()

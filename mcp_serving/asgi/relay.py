@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from contextvars import Context
+from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING
 
@@ -21,7 +22,7 @@ from mcp.server.transport_security import RequestBodyLimitMiddleware
 
 from mcp_serving.asgi import callers
 from mcp_serving.asgi.callers import CallerCannotBeTold
-from mcp_serving.asgi.links import MESSAGE_SIZE, PATIENCE, Link, Links, Part
+from mcp_serving.asgi.links import MESSAGE_SIZE, SEND_SECONDS, Link, Links, Part
 from mcp_serving.asgi.refusal import Refusal
 
 if TYPE_CHECKING:
@@ -126,6 +127,7 @@ class Relay:
         finally:
             self._forget(relayed)
             if not relayed.is_complete:
+                link.take_back(relayed.number)
                 link.say({"kind": "left", "request": relayed.number})
 
     def _forget(self, relayed: _Relayed) -> None:
@@ -162,8 +164,11 @@ class Relay:
 
     def _take_in(self, link: Link, number: int, part: Part) -> None:
         is_elsewhere = part["place"] != self._place
-        # Too late: by now the other worker may have told its client something else.
-        if is_elsewhere or time.time() > part["until"]:
+        # By now the other worker may have told its client something else.
+        is_too_late = time.time() > part["until"]
+        if is_too_late:
+            logger.warning("A request of another worker came too late to be served: are the clocks of both in step?")
+        if is_elsewhere or is_too_late:
             link.say({"kind": "unserved", "request": number, "gone": is_elsewhere})
             return
         guest = _Guest(link, number, part)
@@ -187,6 +192,14 @@ class Relay:
                 guest.link.say({"kind": "unserved", "request": guest.number, "gone": False})
 
 
+@dataclass(frozen=True, slots=True)
+class _Lost:
+    """Nothing more comes of an answer."""
+
+    gone: bool
+    """With the worker that had the session; else that can only not be reached."""
+
+
 class _Relayed:
     """A request whose client is connected here, and whose session is in another worker."""
 
@@ -194,7 +207,7 @@ class _Relayed:
         self.number = number
         self.link = link
         self.is_complete = False
-        self._answers: deque[Part | Fate] = deque()
+        self._answers: deque[Part | _Lost] = deque()
         self._something = asyncio.Event()
         self._said_in: int | None = None
         self._taken = self._told_taken = 0
@@ -206,8 +219,9 @@ class _Relayed:
             "request": self.number,
             "scope": scope,
             "place": place,
-            # The clocks of the workers are in step: a layer's expiry needs that anyway.
-            "until": time.time() + 0.8 * PATIENCE,
+            # Before it is refused here, because the layer has not answered: then nothing may come of it any more. The
+            # clocks of the workers are in step, which a layer's expiry needs anyway.
+            "until": time.time() + 0.9 * SEND_SECONDS,
         }
         for index, piece in enumerate(pieces):
             part = request if not index else {"kind": "body", "request": self.number}
@@ -229,9 +243,9 @@ class _Relayed:
         self.is_complete = self.is_complete or not part["more"]
 
     def lose(self, *, gone: bool) -> None:
-        self._put(Fate.OWNER_GONE if gone else Fate.ANSWERED)
+        self._put(_Lost(gone))
 
-    def _put(self, answer: Part | Fate) -> None:
+    def _put(self, answer: Part | _Lost) -> None:
         self._answers.append(answer)
         self._something.set()
 
@@ -241,29 +255,33 @@ class _Relayed:
         client.add_done_callback(lambda _: self._something.set())
         started = False
         try:
-            while True:
-                while not (self._answers or client.done()):
-                    self._something.clear()
-                    await self._something.wait()
-                if client.done():
-                    return Fate.ANSWERED
-                answer = self._answers.popleft()
-                if isinstance(answer, Fate):
+            while (answer := await self._next(client)) is not None:
+                if isinstance(answer, _Lost):
                     if started:
-                        return Fate.ANSWERED  # the guard breaks it off
-                    if answer is Fate.ANSWERED:
-                        await UNREACHABLE.send(scope, send)
-                    return answer
+                        break  # the guard breaks it off
+                    if answer.gone:
+                        return Fate.OWNER_GONE
+                    await UNREACHABLE.send(scope, send)
+                    break
                 if "status" in answer:
                     started = True
+                    # Whether a connection goes on is between a client and its own worker.
                     headers = [(name, value) for name, value in answer["headers"] if name.lower() != b"connection"]
                     await send({"type": "http.response.start", "status": answer["status"], "headers": headers})
                 await send({"type": "http.response.body", "body": answer["body"], "more_body": answer["more"]})
                 self._take(len(answer["body"]))
                 if not answer["more"]:
-                    return Fate.ANSWERED
+                    break
+            return Fate.ANSWERED
         finally:
             client.cancel()
+
+    async def _next(self, client: asyncio.Future[None]) -> Part | _Lost | None:
+        """What comes from the other worker; None once the client has left."""
+        while not (self._answers or client.done()):
+            self._something.clear()
+            await self._something.wait()
+        return None if client.done() else self._answers.popleft()
 
     def _take(self, size: int) -> None:
         self._taken += size
@@ -325,10 +343,10 @@ class _Guest:
             answer["status"] = self._start["status"]
             answer["headers"] = [list(header) for header in self._start.get("headers", ())]
             self._start = None
-        self.is_answered = self.is_answered or not more
         self._sent += len(piece)
         if self._has_left:
             return
+        self.is_answered = self.is_answered or not more
         if more:
             self.link.say(answer, size=len(piece))
             return

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from mcp.server.streamable_http import EventCallback, EventMessage
     from mcp_types import JSONRPCMessage
 
-    from mcp_serving.asgi.events import SessionEvents
     from mcp_serving.asgi.messages import Receive, Scope, Send
+    from mcp_serving.asgi.session_events import SessionEvents
 
 _LAST_EVENT = LAST_EVENT_ID_HEADER.encode()
 

@@ -26,11 +26,11 @@ from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 
 from mcp_serving import sdk
 from mcp_serving.asgi import access
-from mcp_serving.asgi.events import SessionEvents, session_nonce
 from mcp_serving.asgi.messages import ASGIApp, Message, Receive, Scope, Send, with_body
 from mcp_serving.asgi.refusal import Refusal
 from mcp_serving.asgi.relay import Fate
 from mcp_serving.asgi.resumption import replay_what_is_left
+from mcp_serving.asgi.session_events import SessionEvents, session_nonce
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator

@@ -8,7 +8,7 @@ from django.core.exceptions import ImproperlyConfigured
 from mcp.server.auth.provider import AccessToken, TokenVerifier
 from pydantic import Field, PrivateAttr
 
-from mcp_serving.tools.threads import InPool
+from mcp_serving.threads import InPool
 
 if TYPE_CHECKING:
     from django.contrib.auth.models import AbstractBaseUser

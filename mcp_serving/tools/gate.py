@@ -25,9 +25,9 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from mcp_serving.errors import NoElicitation, UserCanceled, UserDeclined
+from mcp_serving.threads import DjangoThreads, declare, resolved_hints, signature_with
 from mcp_serving.tools.question import ANSWER, ASKABLE, Confirm, must_stand_behind_a_gate, spoken_of
 from mcp_serving.tools.request_state import ask_about, use_up
-from mcp_serving.tools.threads import DjangoThreads, declare, resolved_hints, signature_with
 
 _CONTEXT = "context_of_the_question_"
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from django.core.exceptions import PermissionDenied
 
+from mcp_serving.threads import DjangoThreads
 from mcp_serving.tools.declarations import Asked
-from mcp_serving.tools.threads import DjangoThreads
 from mcp_serving.users import current_request, get_user, is_of_the_process
 
 logger = logging.getLogger(__name__)

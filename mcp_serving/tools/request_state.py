@@ -26,7 +26,7 @@ from mcp.server.request_state import (
     RequestStateSecurity,
 )
 
-from mcp_serving.tools.threads import DjangoThreads
+from mcp_serving.threads import DjangoThreads
 from mcp_serving.users import logged_in_user
 
 LIFETIME = 600.0

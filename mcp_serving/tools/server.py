@@ -44,6 +44,7 @@ from pydantic import ValidationError
 
 from mcp_serving import sdk
 from mcp_serving.errors import NoElicitation, UserCanceled, UserDeclined
+from mcp_serving.threads import DjangoThreads, declare, is_async, not_atomic, thread_of_its_own
 from mcp_serving.tools import request_state
 from mcp_serving.tools.declarations import (
     Permission,
@@ -60,7 +61,6 @@ from mcp_serving.tools.permissions import Permissions
 from mcp_serving.tools.question import Confirm
 from mcp_serving.tools.registry import Registry, ResourceOptions, ToolOptions
 from mcp_serving.tools.subscriptions import ChannelLayerBus, VisibleEvents, hidden_uris
-from mcp_serving.tools.threads import DjangoThreads, declare, is_async, not_atomic, thread_of_its_own
 from mcp_serving.users import current_request, local_user, without_cached_permissions
 
 if TYPE_CHECKING:
