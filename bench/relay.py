@@ -22,8 +22,9 @@ from tests.harness import MANAGE, call
 from tests.private_redis import Redis, running_redis
 from tests.workers import Worker, proxied, started
 
-WORKERS = (1, 2, 4)
-QUICK_WORKERS = (2,)
+RUNS = [(1, "core"), (2, "core"), (2, "pubsub"), (4, "core"), (4, "pubsub")]
+"""How many workers, on which of channels_redis' layers."""
+QUICK_RUNS = [(2, "pubsub")]
 ROUNDS = 7
 REQUESTS = 240
 AT_ONCE = 16
@@ -48,8 +49,11 @@ def measure(effort: Effort) -> Results:
     results = Results(commands=[typed([*MANAGE, "runmcp", "--transport", "http"])])
     rates: dict[str, dict[int, float]] = {way: {} for way in WAYS}
     with running_redis() as redis:
-        for number in QUICK_WORKERS if effort.quick else WORKERS:
-            with started("runmcp", number, redis, "bench.mounted", env=ENVIRONMENT) as workers, ExitStack() as stack:
+        for number, layer in QUICK_RUNS if effort.quick else RUNS:
+            with (
+                started("runmcp", number, redis, "bench.mounted", layer=layer, env=ENVIRONMENT) as workers,
+                ExitStack() as stack,
+            ):
                 addresses = [worker.address for worker in workers]
                 proxies = {
                     "round robin": stack.enter_context(proxied(addresses, keep=KEPT)),
@@ -57,19 +61,25 @@ def measure(effort: Effort) -> Results:
                         proxied(addresses, keep=KEPT, balance=f"hash $http_{CLIENT.lower().replace('-', '_')};")
                     ),
                 }
-                results.add(asyncio.run(_compare(workers, proxies, redis, rates, effort)))
+                results.add(asyncio.run(_compare(workers, layer, proxies, redis, rates, effort)))
     results.series["relay"] = {way: found for way, found in rates.items() if found}
     return results
 
 
 async def _compare(
-    workers: list[Worker], proxies: dict[str, str], redis: Redis, rates: dict[str, dict[int, float]], effort: Effort
+    workers: list[Worker],
+    layer: str,
+    proxies: dict[str, str],
+    redis: Redis,
+    rates: dict[str, dict[int, float]],
+    effort: Effort,
 ) -> Results:
-    number, case = len(workers), f"{len(workers)} worker{'' if len(workers) == 1 else 's'}"
+    number, case = len(workers), f"{len(workers)} worker{'' if len(workers) == 1 else f's, {layer}'}"
     loads = {way: await _load(way, workers, proxies, AT_ONCE) for way in WAYS if way != "relayed" or number > 1}
     rounds = await _rounds(loads, effort.number(REQUESTS), effort)
-    for way in loads:
-        rates[way][number] = median(each[way].rate for each in rounds)
+    if layer == "core" or effort.quick:
+        for way in loads:
+            rates[way][number] = median(each[way].rate for each in rounds)
     rows = [
         *_rows(f"{case}: round robin, against sticky", rounds, "round robin", "sticky"),
         *_rows(f"{case}: sticky, against directly", rounds, "sticky", "local"),
@@ -80,7 +90,7 @@ async def _compare(
         rows += await _costs(f"{case}: relayed, against local", loads["relayed"], loads["local"], calls, workers, redis)
     if number == 2:
         alone = {way: await _load(way, workers, proxies, 1) for way in ("relayed", "local")}
-        case = "one call at a time, relayed, against local"
+        case = f"one call at a time, {layer}, relayed, against local"
         calls = effort.number(REQUESTS) // 2
         rows += _rows(case, await _rounds(alone, calls // 2, effort), "relayed", "local")
         rows += await _costs(case, alone["relayed"], alone["local"], calls, workers, redis)
@@ -145,11 +155,11 @@ _CPU = "ms of CPU"
 
 
 def _counted(workers: list[Worker], client: RedisClient) -> dict[str, float]:
-    """Messages of the channel layer, commands, and bytes in and out, so far; the time of all workers and Redis."""
+    """Messages of either layer, commands, and bytes in and out, so far; the time of all workers and Redis."""
     stats, commands, cpu = client.info("stats"), client.info("commandstats"), client.info("cpu")
     seconds = sum(cpu_seconds(worker.process.pid) for worker in workers) + cpu["used_cpu_user"] + cpu["used_cpu_sys"]
     return {
-        "messages": commands.get("cmdstat_zcount", {}).get("calls", 0),  # for each, whether there is room
+        "messages": sum(commands.get(name, {}).get("calls", 0) for name in ("cmdstat_zcount", "cmdstat_publish")),
         "commands": stats["total_commands_processed"],
         "bytes": stats["total_net_input_bytes"] + stats["total_net_output_bytes"],
         _CPU: seconds * 1000,

@@ -98,8 +98,8 @@ The signal comes while calls are in flight that take another second.""",
     "relay": """\
 Calls of older clients in sessions, of which each lives in one worker. *Round robin*: nginx leads each request to the
 next worker, which relays it over Redis where the session is not its own. *Sticky*: nginx leads each client to the same
-worker. *Local* and *relayed* are without nginx, at the session's own worker and at another. Sixteen connections; the
-workers, nginx, Redis and the client share the machine's cores.""",
+worker. *Local* and *relayed* are without nginx, at the session's own worker and at another. *Core* and *pubsub* are
+the two layers of channels_redis. Sixteen connections; the workers, nginx, Redis and the client share the cores.""",
     "events": """\
 `notify_resource_updated` in a process that serves nothing, and `subscriptions/listen` streams of 2026-07-28 that hear
 of it: on four workers on our side, on one on the other.""",
