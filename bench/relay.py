@@ -23,6 +23,7 @@ from tests.private_redis import Redis, running_redis
 from tests.workers import Worker, proxied, started
 
 WORKERS = (1, 2, 4)
+QUICK_WORKERS = (2,)
 ROUNDS = 7
 REQUESTS = 240
 AT_ONCE = 16
@@ -47,7 +48,7 @@ def measure(effort: Effort) -> Results:
     results = Results(commands=[typed([*MANAGE, "runmcp", "--transport", "http"])])
     rates: dict[str, dict[int, float]] = {way: {} for way in WAYS}
     with running_redis() as redis:
-        for number in WORKERS:
+        for number in QUICK_WORKERS if effort.quick else WORKERS:
             with started("runmcp", number, redis, "bench.mounted", env=ENVIRONMENT) as workers, ExitStack() as stack:
                 addresses = [worker.address for worker in workers]
                 proxies = {

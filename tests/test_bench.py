@@ -13,6 +13,7 @@ from bench.measuring import Effort, Promise, Results, Row, in_turns, row
 from bench.plots import CAPTIONS
 from tests.documents import links
 from tests.harness import ROOT
+from tests.nginx import needs_nginx
 
 
 def bench(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -33,16 +34,24 @@ LINES = {
         "≥ 0.9",
     ),
     "shutdown": ("100 calls in flight: lost", "last answer to exit, against uvicorn"),
+    "relay": (
+        "relay: 2 workers: round robin, against sticky, p99",
+        "2 workers: every call relayed, against local",
+        "messages  relay: one call at a time, relayed, against local: each call",
+    ),
+    "events": ("events: 100 listeners on 4 workers, against 1: published, and heard by all", "until the last has it"),
 }
 """What each part's quick form prints, among others."""
 
+NEEDED = {"orm": "postgres", "relay": "redis", "events": "redis"}
 
-@pytest.mark.parametrize("part", PARTS)
+
+@pytest.mark.parametrize("part", [pytest.param(part, marks=needs_nginx if part == "relay" else ()) for part in PARTS])
 def test_a_quick_run_of_a_part_prints_its_lines_of_the_table_and_what_was_run_on(
     part: str, request: pytest.FixtureRequest
 ) -> None:
-    if part == "orm":
-        request.getfixturevalue("postgres")  # skips where there is none
+    if part in NEEDED:
+        request.getfixturevalue(NEEDED[part])  # skips where there is none
     done = bench("--quick", "--only", part)
     assert done.returncode == 0, done.stderr
     for line in LINES[part]:

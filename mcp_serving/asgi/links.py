@@ -96,9 +96,8 @@ class Link:
         self._last_heard: int | None = None
         self._links = links
         self._outbox: deque[_Said] = deque()
-        # The parts of a message that the layer has failed to take. It may have arrived all the same, and what comes
-        # with its number once more is dropped there: so nothing may be added to it.
-        self._tried: list[_Said] | None = None
+        self._again: list[_Said] | None = None
+        """What is left of a message of which nobody knows whether it has arrived."""
         self._sender: asyncio.Task[None] | None = None
         self._failing_since: float | None = None
         self._is_stopped = False
@@ -139,15 +138,14 @@ class Link:
 
     async def _send_all(self) -> None:
         try:
-            while self._tried is not None or self._outbox:
+            while self._outbox or self._again:
                 await self._send_some()
         finally:
             if self._sender is asyncio.current_task():
-                self._sender = None
+                self._sender = self._failing_since = None
 
     async def _send_some(self) -> None:
-        if self._tried is None:
-            self._tried = self._next_batch()
+        batch = self._next() if self._again is None else self._again
         number = self._last_sent + 1
         try:
             await self._links.send(
@@ -156,51 +154,59 @@ class Link:
                     "from": self._links.channel,
                     "first": self._first + 1,
                     "number": number,
-                    "parts": [said.part for said in self._tried],
+                    "parts": [said.part for said in batch],
                 },
             )
         except Exception as error:
-            self._take_back(is_full=isinstance(error, ChannelFull))
-            await asyncio.sleep(0.01 if isinstance(error, ChannelFull) else 0.1)
+            await self._put_back(batch, error)
             return
-        sent, self._tried = self._tried, None
-        self._failing_since = None
+        self._failing_since = self._again = None
         self._last_sent = number
-        for said in sent:
+        for said in batch:
             if said.on_sent is not None:
                 said.on_sent(number)
 
-    def _next_batch(self) -> list[_Said]:
-        batch = [self._outbox.popleft()]
-        size = batch[0].size
-        while self._outbox and (size := size + self._outbox[0].size) <= MESSAGE_SIZE:
+    def take_back(self, request: int) -> None:
+        """Send nothing more of a request that would have been refused if the layer failed."""
+        self._outbox = deque(
+            said for said in self._outbox if said.on_refused is None or said.part["request"] != request
+        )
+
+    def _next(self) -> list[_Said]:
+        batch, size = [self._outbox.popleft()], 0
+        while self._outbox and (size := size + batch[-1].size) + self._outbox[0].size <= MESSAGE_SIZE:
             batch.append(self._outbox.popleft())
         return batch
 
-    def _take_back(self, *, is_full: bool) -> None:
-        """After a failure: what does not wait is refused; once it has lasted, all is given up."""
+    async def _put_back(self, batch: list[_Said], error: Exception) -> None:
+        """Keep what the layer has not taken for another try, or give it up."""
         now = time.monotonic()
         if self._failing_since is None:
             self._failing_since = now
         failing_for = now - self._failing_since
-        if failing_for >= PATIENCE:
-            self._tried = []
-            self._outbox.clear()
-            self._failing_since = None
-            self._give_up(None if self._last_heard is None else self._last_heard + 1)
-        elif not is_full or failing_for >= FULL_SECONDS:
-            tried = self._tried or []
-            refused = [said.on_refused for said in [*tried, *self._outbox] if said.on_refused is not None]
-            self._tried = [said for said in tried if said.on_refused is None]
+        is_full = isinstance(error, ChannelFull)
+        if not is_full or failing_for >= FULL_SECONDS:
+            refused = [said for said in (*batch, *self._outbox) if said.on_refused is not None]
+            batch = [said for said in batch if said.on_refused is None]
             self._outbox = deque(said for said in self._outbox if said.on_refused is None)
-            for refuse in refused:
-                refuse()
-
-    def _give_up(self, before: int | None) -> None:
-        """Lose all that is in hand with the other worker, and have it lose what it said before this number."""
-        self._links.hearer.lose(self, gone=False)
-        if before is not None:
-            self.say({"kind": "lost", "before": before})
+        else:
+            refused = []
+        if is_full and self._again is None:
+            self._outbox.extendleft(reversed(batch))
+        else:
+            # It may have arrived all the same. What else is said must not go under its number, to be dropped as what
+            # comes twice: it is sent once more as it was, without what is refused, even if that leaves nothing.
+            self._again = batch
+        for said in refused:
+            assert said.on_refused is not None
+            said.on_refused()
+        if failing_for >= PATIENCE:
+            self._outbox.clear()
+            self._again = self._failing_since = None
+            self._last_sent += 2  # whether or not the last one has arrived, the other end sees that one is missing
+            self._links.hearer.lose(self, gone=False)
+        else:
+            await asyncio.sleep(0.01 if is_full else 0.1)
 
     def hear(self, message: dict[str, Any]) -> None:
         self.heard = time.monotonic()
@@ -211,7 +217,8 @@ class Link:
         self._last_heard = number
         if number > expected:
             logger.warning("The channel layer has lost messages of another worker: what they were about is given up.")
-            self._give_up(number)
+            self._links.hearer.lose(self, gone=False)
+            self.say({"kind": "lost", "before": number})
         for part in message["parts"]:
             if part["kind"] == "ping":
                 self.say({"kind": "pong"})
@@ -226,10 +233,8 @@ class Link:
         self._outbox.clear()
         if self._sender is not None:
             self._sender.cancel()  # which may take a while: who speaks after ``start`` does not wait for that
-            self._sender = None
-        if self._tried is not None:
-            self._tried = None
-            self._last_sent += 1  # it may have arrived, so its number is not used again
+            self._sender = self._failing_since = self._again = None
+            self._last_sent += 1  # what was being sent may have arrived, so its number is not used again
 
     def start(self) -> None:
         self._is_stopped = False

@@ -22,7 +22,7 @@ from mcp.server.transport_security import RequestBodyLimitMiddleware
 
 from mcp_serving.asgi import callers
 from mcp_serving.asgi.callers import CallerCannotBeTold
-from mcp_serving.asgi.links import MESSAGE_SIZE, PATIENCE, Link, Links, Part
+from mcp_serving.asgi.links import MESSAGE_SIZE, SEND_SECONDS, Link, Links, Part
 from mcp_serving.asgi.refusal import Refusal
 
 if TYPE_CHECKING:
@@ -127,6 +127,7 @@ class Relay:
         finally:
             self._forget(relayed)
             if not relayed.is_complete:
+                link.take_back(relayed.number)
                 link.say({"kind": "left", "request": relayed.number})
 
     def _forget(self, relayed: _Relayed) -> None:
@@ -218,8 +219,9 @@ class _Relayed:
             "request": self.number,
             "scope": scope,
             "place": place,
-            # The clocks of the workers are in step: a layer's expiry needs that anyway.
-            "until": time.time() + 0.8 * PATIENCE,
+            # Before it is refused here, because the layer has not answered: then nothing may come of it any more. The
+            # clocks of the workers are in step, which a layer's expiry needs anyway.
+            "until": time.time() + 0.9 * SEND_SECONDS,
         }
         for index, piece in enumerate(pieces):
             part = request if not index else {"kind": "body", "request": self.number}
@@ -341,10 +343,10 @@ class _Guest:
             answer["status"] = self._start["status"]
             answer["headers"] = [list(header) for header in self._start.get("headers", ())]
             self._start = None
-        self.is_answered = self.is_answered or not more
         self._sent += len(piece)
         if self._has_left:
             return
+        self.is_answered = self.is_answered or not more
         if more:
             self.link.say(answer, size=len(piece))
             return
