@@ -122,10 +122,9 @@ _WORKERS = ("WEB_CONCURRENCY", "GRANIAN_WORKERS")
 def _check_layer() -> list[CheckMessage]:
     from mcp_serving import layers
 
-    try:
-        layer = layers.channel_layer()
-    except Exception as error:
-        return [Error(f"CHANNEL_LAYERS[{layers.layer_name()!r}]: {conf.cause_of(error)}.", id="mcp_serving.E007")]
+    if problem := layers.problem():
+        return [Error(problem, id="mcp_serving.E007")]
+    layer = layers.channel_layer()
     if layer is not None and layers.reaches_other_processes(layer):
         return []
     found: list[CheckMessage] = []

@@ -27,6 +27,18 @@ def channel_layer() -> BaseChannelLayer | None:
     return None if name is None else channel_layers[name]
 
 
+def problem() -> str | None:
+    """Why the layer cannot be made, in one line; None where it can, and where there is none."""
+    try:
+        channel_layer()
+    except Exception as error:  # whatever a backend raises
+        cause = error.__context__
+        is_missing = isinstance(cause, ImportError) and cause.name == "channels_redis"
+        hint = " It comes with mcp-serving[redis]." if is_missing else ""
+        return f"CHANNEL_LAYERS[{layer_name()!r}]: {conf.cause_of(error)}.{hint}"
+    return None
+
+
 def shared_layer() -> BaseChannelLayer | None:
     """The layer, if what is sent on it reaches other processes; None where there is no such layer."""
     layer = channel_layer()

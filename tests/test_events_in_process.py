@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 import threading
 import unittest
 from collections.abc import Iterator
@@ -37,7 +38,7 @@ from mcp_serving import (  # isort: skip
     notify_resources_changed,
     notify_tools_changed,
 )
-from mcp_serving import hearing  # isort: skip
+from mcp_serving import hearing, layers  # isort: skip
 from mcp_serving.events import Others, here, message, others  # isort: skip
 from mcp_serving.testing import client  # isort: skip
 from mcp_serving.tools import older_sessions  # isort: skip
@@ -390,9 +391,26 @@ def test_a_task_that_outlives_its_call_may_tell() -> None:
 # The channel layer
 
 
+def test_a_layer_whose_package_is_missing_says_where_it_comes_from(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Missing:
+        @staticmethod
+        def find_spec(name: str, *_: Any) -> None:
+            if name == "channels_redis":
+                raise ModuleNotFoundError(name=name)
+
+    monkeypatch.setattr(sys, "meta_path", [Missing, *sys.meta_path])
+    for name in [name for name in sys.modules if name.partition(".")[0] == "channels_redis"]:
+        monkeypatch.delitem(sys.modules, name)
+    with override_settings(CHANNEL_LAYERS={"default": {"BACKEND": "channels_redis.core.RedisChannelLayer"}}):
+        problem = layers.problem()
+    assert problem is not None
+    assert problem.startswith("CHANNEL_LAYERS['default']: ")
+    assert problem.endswith("It comes with mcp-serving[redis].")
+
+
 def test_a_layer_that_reaches_no_other_process_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    layers = {"default": {"BACKEND": "channels.layers.InMemoryChannelLayer"}}
-    for configured in (layers, {}):
+    in_memory = {"default": {"BACKEND": "channels.layers.InMemoryChannelLayer"}}
+    for configured in (in_memory, {}):
         with override_settings(CHANNEL_LAYERS=configured):
             assert not others.exist
     with override_settings(CHANNEL_LAYERS={"default": {"BACKEND": "channels_redis.core.RedisChannelLayer"}}):

@@ -473,6 +473,21 @@ def test_a_worker_that_closes_says_so_and_is_gone_at_once() -> None:
     run(work)
 
 
+def test_a_start_that_is_cancelled_while_the_layer_hangs_leaves_nothing_behind() -> None:
+    async def work() -> None:
+        class HangingLayer(InMemoryChannelLayer):
+            async def group_add(self, group: str, channel: str) -> None:
+                await asyncio.Event().wait()
+
+        before = asyncio.all_tasks()
+        with anyio.move_on_after(0.1):
+            async with Relay(HangingLayer(), echo, "/mcp", 1000).open():
+                pytest.fail("it has not joined")
+        assert asyncio.all_tasks() == before
+
+    run(work)
+
+
 def test_a_request_that_arrives_too_late_is_not_served_which_is_said_in_the_log(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

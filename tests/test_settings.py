@@ -266,6 +266,15 @@ def test_deploy_checks_warn_of_sessions_in_several_workers_that_have_no_layer_in
     assert not any("/stateless" in line for line in warnings)
 
 
+@pytest.mark.parametrize("transport", ["stdio", "http"])
+def test_a_channel_layer_that_cannot_be_made_is_one_line_in_runmcp(transport: str) -> None:
+    layers = json.dumps({"default": {"BACKEND": "channels_redis.core.RedisChannelLayers"}})
+    http = {"HTTP_SERVER": "tests.project.serving.build_daphne"} if transport == "http" else {}
+    command = manage("runmcp", "--transport", transport, **settings(**http), TEST_CHANNEL_LAYERS=layers)
+    assert command.returncode == 1
+    assert re.fullmatch(r"CommandError: CHANNEL_LAYERS\['default'\]: .*RedisChannelLayers.*\n", command.stderr)
+
+
 def test_deploy_checks_find_a_channel_layer_that_cannot_be_made() -> None:
     layers = json.dumps({"default": {"BACKEND": "channels_redis.core.RedisChannelLayers"}})
     check = manage("check", "--deploy", TEST_CHANNEL_LAYERS=layers)

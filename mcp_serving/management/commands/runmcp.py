@@ -148,6 +148,10 @@ class Command(BaseCommand):
         http_server = None
         if self._transport.uses_http and (path := _path(options, "http_server") or configuration.http_server):
             http_server = conf.load(path)
+        from mcp_serving import layers
+
+        if problem := layers.problem():
+            raise CommandError(problem)
         timeout = options["shutdown_timeout"]
         from mcp_serving.server import Server
 
