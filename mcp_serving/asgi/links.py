@@ -73,7 +73,8 @@ class Hearer(Protocol):
 class _Said:
     part: Part
     size: int
-    on_refused: Callable[[], None] | None
+    lasts: bool
+    on_refused: Callable[[bool], None] | None
     on_sent: Callable[[int], None] | None
 
 
@@ -117,7 +118,8 @@ class Link:
         part: Part,
         *,
         size: int = 0,
-        on_refused: Callable[[], None] | None = None,
+        lasts: bool = False,
+        on_refused: Callable[[bool], None] | None = None,
         on_sent: Callable[[int], None] | None = None,
     ) -> None:
         """Send this part, soon.
@@ -125,12 +127,14 @@ class Link:
         Args:
             part: what is said.
             size: bytes of bodies in it.
-            on_refused: where given, nobody waits until the layer works again: it is called instead.
+            lasts: it is kept when the layer fails for so long that all else is given up.
+            on_refused: where given, nobody waits until the layer works again: it is called instead, with whether the
+                part may have arrived all the same.
             on_sent: is called with the number of the message, once that is on its way.
         """
         if self._is_stopped:
             return
-        self._outbox.append(_Said(part, size, on_refused, on_sent))
+        self._outbox.append(_Said(part, size, lasts, on_refused, on_sent))
         if self._sender is None:
             self._sender = asyncio.create_task(self._send_all(), name="mcp_serving link")
 
@@ -163,11 +167,14 @@ class Link:
             if said.on_sent is not None:
                 said.on_sent(number)
 
-    def take_back(self, request: int) -> None:
-        """Send nothing more of a request that would have been refused if the layer failed."""
-        self._outbox = deque(
-            said for said in self._outbox if said.on_refused is None or said.part["request"] != request
-        )
+    def take_back(self, request: int) -> bool:
+        """Send nothing more of a request that would have been refused if the layer failed; whether nothing was sent."""
+        was_first = False
+        for said in list(self._outbox):
+            if said.on_refused is not None and said.part["request"] == request:
+                self._outbox.remove(said)
+                was_first = was_first or said.part["kind"] == "request"
+        return was_first
 
     def _next(self) -> list[_Said]:
         batch, size = [self._outbox.popleft()], 0
@@ -182,28 +189,28 @@ class Link:
             self._failing_since = now
         failing_for = now - self._failing_since
         is_full = isinstance(error, ChannelFull)
+        refused: list[tuple[Callable[[bool], None], bool]] = []
         if not is_full or failing_for >= FULL_SECONDS:
-            refused = [said for said in (*batch, *self._outbox) if said.on_refused is not None]
+            refused += [(said.on_refused, not is_full) for said in batch if said.on_refused is not None]
+            refused += [(said.on_refused, False) for said in self._outbox if said.on_refused is not None]
             batch = [said for said in batch if said.on_refused is None]
             self._outbox = deque(said for said in self._outbox if said.on_refused is None)
-        else:
-            refused = []
+        is_over = failing_for >= PATIENCE
+        if is_over:
+            batch = [said for said in batch if said.lasts]
+            self._outbox = deque(said for said in self._outbox if said.lasts)
+            self._failing_since = None
         if is_full and self._again is None:
             self._outbox.extendleft(reversed(batch))
         else:
             # It may have arrived all the same. What else is said must not go under its number, to be dropped as what
-            # comes twice: it is sent once more as it was, without what is refused, even if that leaves nothing.
+            # comes twice: it is sent once more, without what is given up, even if that leaves nothing.
             self._again = batch
-        for said in refused:
-            assert said.on_refused is not None
-            said.on_refused()
-        if failing_for >= PATIENCE:
-            self._outbox.clear()
-            self._again = self._failing_since = None
-            self._last_sent += 2  # whether or not the last one has arrived, the other end sees that one is missing
+        for on_refused, may_have_arrived in refused:
+            on_refused(may_have_arrived)
+        if is_over:
             self._links.hearer.lose(self, gone=False)
-        else:
-            await asyncio.sleep(0.01 if is_full else 0.1)
+        await asyncio.sleep(0.01 if is_full and failing_for < FULL_SECONDS else 0.1)
 
     def hear(self, message: dict[str, Any]) -> None:
         self.heard = time.monotonic()
@@ -215,7 +222,7 @@ class Link:
         if number > expected:
             logger.warning("The channel layer has lost messages of another worker: what they were about is given up.")
             self._links.hearer.lose(self, gone=False)
-            self.say({"kind": "lost", "before": number})
+            self.say({"kind": "lost", "before": number}, lasts=True)
         for part in message["parts"]:
             if part["kind"] == "ping":
                 self.say({"kind": "pong"})
