@@ -455,6 +455,29 @@ def test_what_one_worker_has_found_out_the_others_know_until_the_silent_one_spea
     run(work)
 
 
+def test_a_worker_that_was_held_up_for_longer_than_messages_are_kept_is_found_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(links, "PATIENCE", 0.6)
+    monkeypatch.setattr(links, "TICK", 0.1)
+    monkeypatch.setattr(links, "KNOCK_SECONDS", 0.5)
+
+    async def work() -> None:
+        layer = FaultyLayer()
+        layer.fault = lambda kinds: 0
+        async with two(layer) as (here, there):
+            assert await Client().asks(here, there.channel) is Fate.OWNER_GONE
+            layer.fault = lambda kinds: 1
+            end = time.monotonic() + DEADLINE
+            monkeypatch.setattr(links.Links, "_hear_about", lambda *_: None)  # nobody tells of it either
+            while await (client := Client()).asks(here, there.channel) is Fate.OWNER_GONE:
+                assert time.monotonic() < end
+                await asyncio.sleep(0.05)
+            assert (client.status, client.body) == (200, b"hello")
+
+    run(work)
+
+
 def test_a_worker_that_closes_says_so_and_is_gone_at_once() -> None:
     async def work() -> None:
         layer = FaultyLayer()

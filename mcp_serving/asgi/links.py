@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Coroutine
@@ -50,6 +51,9 @@ SEND_SECONDS = 2.0
 REJOIN_SECONDS = 60.0
 """How often the group is joined again: a layer that has restarted knows of no groups."""
 
+KNOCK_SECONDS = 10.0
+"""How often a worker that was taken to be gone is asked whether it is, while requests of its sessions come."""
+
 REMEMBERED = 10_000
 """How many workers that are gone are remembered: longer ago, finding it out again takes PATIENCE."""
 
@@ -74,7 +78,8 @@ class Hearer(Protocol):
 class _Said:
     part: Part
     size: int
-    on_refused: Callable[[], None] | None
+    lasts: bool
+    on_refused: Callable[[bool], None] | None
     on_sent: Callable[[int], None] | None
 
 
@@ -118,7 +123,8 @@ class Link:
         part: Part,
         *,
         size: int = 0,
-        on_refused: Callable[[], None] | None = None,
+        lasts: bool = False,
+        on_refused: Callable[[bool], None] | None = None,
         on_sent: Callable[[int], None] | None = None,
     ) -> None:
         """Send this part, soon.
@@ -126,12 +132,14 @@ class Link:
         Args:
             part: what is said.
             size: bytes of bodies in it.
-            on_refused: where given, nobody waits until the layer works again: it is called instead.
+            lasts: it is kept when the layer fails for so long that all else is given up.
+            on_refused: where given, nobody waits until the layer works again: it is called instead, with whether the
+                part may have arrived all the same.
             on_sent: is called with the number of the message, once that is on its way.
         """
         if self._is_stopped:
             return
-        self._outbox.append(_Said(part, size, on_refused, on_sent))
+        self._outbox.append(_Said(part, size, lasts, on_refused, on_sent))
         if self._sender is None:
             # An empty context: it must not keep the request that happened to be first.
             self._sender = asyncio.create_task(self._send_all(), name="mcp_serving link", context=Context())
@@ -166,11 +174,14 @@ class Link:
             if said.on_sent is not None:
                 said.on_sent(number)
 
-    def take_back(self, request: int) -> None:
-        """Send nothing more of a request that would have been refused if the layer failed."""
-        self._outbox = deque(
-            said for said in self._outbox if said.on_refused is None or said.part["request"] != request
-        )
+    def take_back(self, request: int) -> bool:
+        """Send nothing more of a request that would have been refused if the layer failed; whether nothing was sent."""
+        was_first = False
+        for said in list(self._outbox):
+            if said.on_refused is not None and said.part["request"] == request:
+                self._outbox.remove(said)
+                was_first = was_first or said.part["kind"] == "request"
+        return was_first
 
     def _next(self) -> list[_Said]:
         batch, size = [self._outbox.popleft()], 0
@@ -185,28 +196,28 @@ class Link:
             self._failing_since = now
         failing_for = now - self._failing_since
         is_full = isinstance(error, ChannelFull)
+        refused: list[tuple[Callable[[bool], None], bool]] = []
         if not is_full or failing_for >= FULL_SECONDS:
-            refused = [said for said in (*batch, *self._outbox) if said.on_refused is not None]
+            refused += [(said.on_refused, not is_full) for said in batch if said.on_refused is not None]
+            refused += [(said.on_refused, False) for said in self._outbox if said.on_refused is not None]
             batch = [said for said in batch if said.on_refused is None]
             self._outbox = deque(said for said in self._outbox if said.on_refused is None)
-        else:
-            refused = []
+        is_over = failing_for >= PATIENCE
+        if is_over:
+            batch = [said for said in batch if said.lasts]
+            self._outbox = deque(said for said in self._outbox if said.lasts)
+            self._failing_since = None
         if is_full and self._again is None:
             self._outbox.extendleft(reversed(batch))
         else:
             # It may have arrived all the same. What else is said must not go under its number, to be dropped as what
-            # comes twice: it is sent once more as it was, without what is refused, even if that leaves nothing.
+            # comes twice: it is sent once more, without what is given up, even if that leaves nothing.
             self._again = batch
-        for said in refused:
-            assert said.on_refused is not None
-            said.on_refused()
-        if failing_for >= PATIENCE:
-            self._outbox.clear()
-            self._again = self._failing_since = None
-            self._last_sent += 2  # whether or not the last one has arrived, the other end sees that one is missing
+        for on_refused, may_have_arrived in refused:
+            on_refused(may_have_arrived)
+        if is_over:
             self._links.hearer.lose(self, gone=False)
-        else:
-            await asyncio.sleep(0.01 if is_full else 0.1)
+        await asyncio.sleep(0.01 if is_full and failing_for < FULL_SECONDS else 0.1)
 
     def hear(self, message: dict[str, Any]) -> None:
         self.heard = time.monotonic()
@@ -218,7 +229,7 @@ class Link:
         if number > expected:
             logger.warning("The channel layer has lost messages of another worker: what they were about is given up.")
             self._links.hearer.lose(self, gone=False)
-            self.say({"kind": "lost", "before": number})
+            self.say({"kind": "lost", "before": number}, lasts=True)
         for part in message["parts"]:
             if part["kind"] == "ping":
                 self.say({"kind": "pong"})
@@ -255,7 +266,8 @@ class Links:
         self.hearer = hearer
         self._layer = layer
         self._links: dict[str, Link] = {}
-        self._gone: dict[str, None] = {}
+        self._gone: dict[str, float] = {}
+        """When each was last asked; never again, for one that has said so itself."""
         self._works = True
         self._may_be_forgotten = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -326,11 +338,24 @@ class Links:
     def to(self, channel: str) -> Link | None:
         """The link to a worker; None for one that is gone."""
         if channel in self._gone:
+            self._knock(channel)
             return None
+        return self._link(channel)
+
+    def _link(self, channel: str) -> Link:
         link = self._links.get(channel)
         if link is None:
             link = self._links[channel] = Link(self, channel)
         return link
+
+    def _knock(self, channel: str) -> None:
+        """It may only have been held up, for longer than what was said to it was kept: then nobody would ever know."""
+        now = time.monotonic()
+        if now - self._gone[channel] >= KNOCK_SECONDS:
+            self._gone[channel] = now
+            link = self._link(channel)
+            link.start()
+            link.say({"kind": "ping"})
 
     async def send(self, channel: str, message: dict[str, Any]) -> None:
         """Send a whole message, or raise."""
@@ -384,9 +409,7 @@ class Links:
             self._hear_about(message["about"], message["what"])
             return
         self._take_back(message["from"])
-        link = self.to(message["from"])
-        assert link is not None
-        link.hear(message)
+        self._link(message["from"]).hear(message)
 
     def _hear_about(self, channel: str, what: str) -> None:
         if channel == self.channel:
@@ -395,7 +418,7 @@ class Links:
         elif what == "here":
             self._take_back(channel)
         elif what == "gone" or self._has_been_silent(channel):
-            self._take_for_gone(channel, for_good=what == "gone")
+            self._take_for_gone(channel, asked=math.inf if what == "gone" else time.monotonic())
 
     def _has_been_silent(self, channel: str) -> bool:
         """Whether it has said nothing here either, so that nobody has to find out anew."""
@@ -429,15 +452,15 @@ class Links:
             link.say({"kind": "ping"})
         elif self._works:
             logger.warning("Another worker is gone, and with it its sessions: it has said nothing for %g s.", PATIENCE)
-            self._take_for_gone(link.channel, for_good=False)
+            self._take_for_gone(link.channel, asked=time.monotonic())
             self._start(self._tell_all("silent", link.channel))
         else:
             self.hearer.lose(link, gone=False)
 
-    def _take_for_gone(self, channel: str, *, for_good: bool) -> None:
-        self._gone[channel] = None
+    def _take_for_gone(self, channel: str, *, asked: float) -> None:
+        self._gone[channel] = asked
         link = self._links.get(channel)
-        if for_good:
+        if asked == math.inf:
             self._links.pop(channel, None)
         if len(self._gone) > REMEMBERED:
             forgotten = next(iter(self._gone))

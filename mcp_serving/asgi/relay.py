@@ -126,9 +126,8 @@ class Relay:
             return await relayed.answered(scope, receive, send)
         finally:
             self._forget(relayed)
-            if not relayed.is_complete:
-                link.take_back(relayed.number)
-                link.say({"kind": "left", "request": relayed.number})
+            if not (relayed.is_complete or link.take_back(relayed.number)) and relayed.may_have_arrived:
+                link.say({"kind": "left", "request": relayed.number}, lasts=True)
 
     def _forget(self, relayed: _Relayed) -> None:
         if self._relayed.pop(relayed.number, None) is not None:
@@ -169,7 +168,7 @@ class Relay:
         if is_too_late:
             logger.warning("A request of another worker came too late to be served: are the clocks of both in step?")
         if is_elsewhere or is_too_late:
-            link.say({"kind": "unserved", "request": number, "gone": is_elsewhere})
+            link.say({"kind": "unserved", "request": number, "gone": is_elsewhere}, lasts=True)
             return
         guest = _Guest(link, number, part)
         self._guests[link.channel, number] = guest
@@ -189,7 +188,7 @@ class Relay:
             del self._guests[guest.link.channel, guest.number]
             guest.link.watched -= 1
             if not guest.is_answered:
-                guest.link.say({"kind": "unserved", "request": guest.number, "gone": False})
+                guest.link.say({"kind": "unserved", "request": guest.number, "gone": False}, lasts=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,6 +206,7 @@ class _Relayed:
         self.number = number
         self.link = link
         self.is_complete = False
+        self.may_have_arrived = True
         self._answers: deque[Part | _Lost] = deque()
         self._something = asyncio.Event()
         self._said_in: int | None = None
@@ -228,9 +228,16 @@ class _Relayed:
             self.link.say(
                 {**part, "body": piece, "more": index < len(pieces) - 1},
                 size=len(piece),
-                on_refused=lambda: self.lose(gone=False),
+                on_refused=self._refused_later if index else self._refused,
                 on_sent=None if index else self._is_said,
             )
+
+    def _refused(self, may_have_arrived: bool) -> None:
+        self.may_have_arrived = may_have_arrived
+        self.lose(gone=False)
+
+    def _refused_later(self, _: bool) -> None:
+        self.lose(gone=False)
 
     def _is_said(self, number: int) -> None:
         self._said_in = number
@@ -301,7 +308,7 @@ class _Guest:
         self.is_answered = False
         self._pieces: deque[Part] = deque([part])
         self._start: Message | None = None
-        self._has_left = self._has_gone_out = False
+        self._has_left = False
         self._sent = self._taken = 0
         self._changed = asyncio.Event()
 
@@ -346,16 +353,15 @@ class _Guest:
         self._sent += len(piece)
         if self._has_left:
             return
-        self.is_answered = self.is_answered or not more
         if more:
             self.link.say(answer, size=len(piece))
             return
         self.link.say(answer, size=len(piece), on_sent=self._is_on_its_way)
-        while not (self._has_gone_out or self._has_left):  # a shutdown must not overtake it
+        while not (self.is_answered or self._has_left):  # a shutdown must not overtake it
             await self._change()
 
     def _is_on_its_way(self, _: int) -> None:
-        self._has_gone_out = True
+        self.is_answered = True
         self._changed.set()
 
     async def _change(self) -> None:
