@@ -202,11 +202,17 @@ class Link:
             said.on_refused()
         if failing_for >= PATIENCE:
             self._outbox.clear()
-            self._again = self._failing_since = None
-            self._last_sent += 2  # whether or not the last one has arrived, the other end sees that one is missing
-            self._links.hearer.lose(self, gone=False)
+            self._again = None if self._again is None else []
+            self._failing_since = None
+            self._give_up(None if self._last_heard is None else self._last_heard + 1)
         else:
             await asyncio.sleep(0.01 if is_full else 0.1)
+
+    def _give_up(self, before: int | None) -> None:
+        """Lose all that is in hand with the other worker, and have it lose what it said before this number."""
+        self._links.hearer.lose(self, gone=False)
+        if before is not None:
+            self.say({"kind": "lost", "before": before})
 
     def hear(self, message: dict[str, Any]) -> None:
         self.heard = time.monotonic()
@@ -217,8 +223,7 @@ class Link:
         self._last_heard = number
         if number > expected:
             logger.warning("The channel layer has lost messages of another worker: what they were about is given up.")
-            self._links.hearer.lose(self, gone=False)
-            self.say({"kind": "lost", "before": number})
+            self._give_up(number)
         for part in message["parts"]:
             if part["kind"] == "ping":
                 self.say({"kind": "pong"})
