@@ -496,6 +496,46 @@ def test_a_worker_that_closes_says_so_and_is_gone_at_once() -> None:
     run(work)
 
 
+def test_what_one_end_gives_up_costs_nothing_that_is_asked_afterwards(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(links, "PATIENCE", 0.3)
+    monkeypatch.setattr(links.Links, "watch", lambda self: None)
+
+    async def work() -> None:
+        layer = FaultyLayer()
+        is_full = True
+
+        def be_full(kinds: list[str]) -> int:
+            if is_full and kinds != ["request"]:
+                raise ChannelFull
+            return 1
+
+        layer.fault = be_full
+        served = 0
+        begun, given_up = asyncio.Event(), asyncio.Event()
+
+        async def serve(scope: Any, receive: Any, send: Any) -> None:
+            nonlocal served
+            served += 1
+            begun.set()
+            await echo(scope, receive, send)
+            given_up.set()
+
+        async with two(layer, serve) as (here, there):
+            client = Client()
+            asking = asyncio.ensure_future(client.asks(here, there.channel))
+            await begun.wait()
+            client.left.set()
+            await asking
+            await given_up.wait()
+            await asyncio.sleep(0.5)  # the one that asked has given up telling that its client has left
+            is_full = False
+            client = Client()
+            await client.asks(here, there.channel)
+            assert (client.status, client.body, served) == (200, b"hello", 2)
+
+    run(work)
+
+
 def test_a_start_that_is_cancelled_while_the_layer_hangs_leaves_nothing_behind() -> None:
     async def work() -> None:
         class HangingLayer(InMemoryChannelLayer):
