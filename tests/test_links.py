@@ -352,6 +352,30 @@ def test_a_worker_that_says_nothing_is_gone_after_a_while_and_then_at_once(monke
     run(work)
 
 
+def test_a_worker_that_was_held_up_for_longer_than_messages_are_kept_is_found_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(links, "PATIENCE", 0.6)
+    monkeypatch.setattr(links, "TICK", 0.1)
+    monkeypatch.setattr(links, "KNOCK_SECONDS", 0.5)
+
+    async def work() -> None:
+        layer = FaultyLayer()
+        layer.fault = lambda kinds: 0
+        async with two(layer) as (here, there):
+            assert await Client().asks(here, there.channel) is Fate.OWNER_GONE
+            layer.fault = lambda kinds: 1
+            end = time.monotonic() + DEADLINE
+            client = Client()
+            while await client.asks(here, there.channel) is Fate.OWNER_GONE:
+                assert time.monotonic() < end
+                await asyncio.sleep(0.05)
+                client = Client()
+            assert (client.status, client.body) == (200, b"hello")
+
+    run(work)
+
+
 def test_a_worker_that_closes_says_so_and_is_gone_at_once() -> None:
     async def work() -> None:
         layer = FaultyLayer()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable
@@ -48,6 +49,9 @@ SEND_SECONDS = 2.0
 
 REJOIN_SECONDS = 60.0
 """How often the group is joined again: a layer that has restarted knows of no groups."""
+
+KNOCK_SECONDS = 10.0
+"""How often a worker that was taken to be gone is asked whether it is, while requests of its sessions come."""
 
 REMEMBERED = 10_000
 """How many workers that are gone are remembered: longer ago, finding it out again takes PATIENCE."""
@@ -253,7 +257,8 @@ class Links:
         self.hearer = hearer
         self._layer = layer
         self._links: dict[str, Link] = {}
-        self._gone: dict[str, None] = {}
+        self._gone: dict[str, float] = {}
+        """When each was last asked; never again, for one that has said so itself."""
         self._works = True
         self._may_be_forgotten = asyncio.Event()
         self._receiving: asyncio.Task[None] | None = None
@@ -311,11 +316,22 @@ class Links:
     def to(self, channel: str) -> Link | None:
         """The link to a worker; None for one that is gone."""
         if channel in self._gone:
+            self._knock(channel)
             return None
+        return self._link(channel)
+
+    def _link(self, channel: str) -> Link:
         link = self._links.get(channel)
         if link is None:
             link = self._links[channel] = Link(self, channel)
         return link
+
+    def _knock(self, channel: str) -> None:
+        """It may only have been held up, for longer than what was said to it was kept: then nobody would ever know."""
+        now = time.monotonic()
+        if now - self._gone[channel] >= KNOCK_SECONDS:
+            self._gone[channel] = now
+            self._link(channel).say({"kind": "ping"})
 
     async def send(self, channel: str, message: dict[str, Any]) -> None:
         """Send a whole message, or raise."""
@@ -367,12 +383,10 @@ class Links:
     def _hear(self, message: dict[str, Any]) -> None:
         if (gone := message.get("gone")) is not None:
             if gone != self.channel:
-                self._take_for_gone(gone)
+                self._take_for_gone(gone, asked=math.inf)
             return
         self._gone.pop(message["from"], None)  # it was only silent for long
-        link = self.to(message["from"])
-        assert link is not None
-        link.hear(message)
+        self._link(message["from"]).hear(message)
 
     # Who is still there
 
@@ -400,14 +414,16 @@ class Links:
             link.say({"kind": "ping"})
         elif self._works:
             logger.warning("Another worker is gone, and with it its sessions: it has said nothing for %g s.", PATIENCE)
-            self._take_for_gone(link.channel)
+            self._take_for_gone(link.channel, asked=time.monotonic())
         else:
             self.hearer.lose(link, gone=False)
 
-    def _take_for_gone(self, channel: str) -> None:
-        self._gone[channel] = None
+    def _take_for_gone(self, channel: str, *, asked: float) -> None:
+        self._gone[channel] = asked
         if len(self._gone) > REMEMBERED:
-            del self._gone[next(iter(self._gone))]
+            forgotten = next(iter(self._gone))
+            del self._gone[forgotten]
+            self._links.pop(forgotten, None)
         if (link := self._links.pop(channel, None)) is not None:
             link.stop()
             self.hearer.lose(link, gone=True)
