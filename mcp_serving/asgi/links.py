@@ -236,7 +236,10 @@ class Link:
             elif part["kind"] == "lost":
                 self._links.hearer.lose(self, gone=False, before=part["before"])
             elif part["kind"] != "pong":
-                self._links.hearer.hear(self, part)
+                try:
+                    self._links.hearer.hear(self, part)
+                except Exception:  # of another version of this package; the rest of the message may be understood
+                    logger.exception("What another worker has said could not be handled.")
 
     def stop(self) -> None:
         """Nobody is there to hear: say nothing until ``start``."""
@@ -401,7 +404,7 @@ class Links:
             self._recovered()
             try:
                 self._hear(message)
-            except Exception:
+            except Exception:  # as above
                 logger.exception("A message of another worker could not be handled.")
 
     def _hear(self, message: dict[str, Any]) -> None:
