@@ -175,6 +175,18 @@ Task.objects.get(pk=1).save()
 
     anyio.run(work)
 
+    printed = tmp_path / "printed"
+    with (
+        printed.open("w") as output,
+        running([sys.executable, "listen.py"], env=environment_of_a_project(), cwd=folder, stdout=output),
+    ):
+
+        def is_told() -> bool:
+            manage(folder, "manage.py", "shell", "--verbosity", "0", "-c", "Task.objects.get(pk=1).save()")
+            return "ResourceUpdated(uri='tasks://open')" in printed.read_text()
+
+        wait_until(is_told, "the client of the page hears of a save")
+
 
 def copy_with(folder: Path, tutorial: Path, page: str, *files: str) -> Path:
     """A copy of the tutorial's project with some files of a page."""

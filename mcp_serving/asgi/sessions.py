@@ -6,6 +6,7 @@ else it is an id that does not exist, so that the SDK's own answer to such a one
 
 from __future__ import annotations
 
+import logging
 import secrets
 from collections import Counter
 from contextlib import asynccontextmanager, contextmanager
@@ -40,6 +41,8 @@ if TYPE_CHECKING:
 
     from mcp_serving.asgi.relay import Relay
 
+logger = logging.getLogger(__name__)
+
 _HEADER = MCP_SESSION_ID_HEADER.encode()
 _LAST_EVENT = LAST_EVENT_ID_HEADER.encode()
 _METHOD = MCP_METHOD_HEADER.encode()
@@ -48,6 +51,8 @@ _VERSION = MCP_PROTOCOL_VERSION_HEADER.encode()
 _VERSIONS_OF_OLDER_CLIENTS = {version.encode() for version in HANDSHAKE_PROTOCOL_VERSIONS}
 _UNKNOWN = "unknown"
 """A session id that the SDK never gives."""
+_PROCESS = f"~{secrets.token_hex(4)}"
+"""This process, where there is no layer on which it would have a channel; no channel is called so."""
 
 
 @dataclass(frozen=True)
@@ -100,6 +105,7 @@ class Sessions:
         self._opening: Counter[str] = Counter()
         self._streams: Counter[str] = Counter()
         self._relay: Relay | None = None
+        self._has_told = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         scope = access.with_user_of_token(scope)
@@ -114,9 +120,10 @@ class Sessions:
         elif given := _given(scope):
             owner = principal(scope)
             session = _Session.of(given, owner)
-            if self._relay is not None and session.worker not in ("", self._relay.channel):
+            if self._relay is not None and session.has_worker and session.worker != self._relay.channel:
                 await self._serve_elsewhere(session, owner, scope, receive, send)
             else:
+                self._tell_of_another_process(session)
                 await self._serve_in_session(session, owner, scope, receive, send)
         else:
             await self._serve_opening(principal(scope), scope, receive, send)
@@ -147,6 +154,15 @@ class Sessions:
         assert self._relay is not None
         if await self._relay.relay(session.worker, scope, receive, send) is Fate.OWNER_GONE:
             await self._serve_in_session(session, owner, scope, with_body(b"", receive), send)
+
+    def _tell_of_another_process(self, session: _Session) -> None:
+        """Once: who has forgotten the layer sees nothing else of it than clients that are told 404."""
+        if session.worker.startswith("~") and session.worker != _PROCESS and not self._has_told:
+            self._has_told = True
+            logger.warning(
+                "A client has asked for a session that another process opened, and gets 404. If that process has "
+                "ended, the client opens a new one; if it is another worker, they need a channel layer in common."
+            )
 
     # In this process
 
@@ -189,7 +205,7 @@ class Sessions:
         if owner is not None and not self._has_room(owner):
             await _TOO_MANY_SESSIONS.send(scope, send)
             return
-        worker = "" if self._relay is None else self._relay.channel
+        worker = _PROCESS if self._relay is None else self._relay.channel
         session = _Session(nonce=secrets.token_hex(8), worker=worker)
         with session.at_hand(), self._counted(owner, session):
             await self._app(scope, receive, session.signing(send, owner))
@@ -300,7 +316,12 @@ class _Session:
     known_as: bytes = b""
     """What its client calls it."""
     worker: str = ""
-    """The channel of the worker that has it; empty where no other worker could be asked."""
+    """The channel of the worker that has it; without a layer, its process; empty where it did not know its channel."""
+
+    @property
+    def has_worker(self) -> bool:
+        """Whether another worker can be asked for it."""
+        return self.worker != "" and not self.worker.startswith("~")
 
     @classmethod
     def of(cls, given: list[bytes], owner: str | None) -> _Session:
