@@ -12,11 +12,14 @@ import anyio
 import pytest
 from channels.exceptions import ChannelFull
 from channels.layers import InMemoryChannelLayer
+from channels_redis.core import RedisChannelLayer
 from starlette.authentication import SimpleUser
 
+from mcp_serving import layers
 from mcp_serving.asgi import links
 from mcp_serving.asgi.relay import Fate, Relay
 from tests.harness import DEADLINE
+from tests.private_redis import Redis
 
 Message = dict[str, Any]
 
@@ -348,6 +351,23 @@ def test_a_worker_that_says_nothing_is_gone_after_a_while_and_then_at_once(monke
             layer.sent.clear()
             assert await Client().asks(here, silent) is Fate.OWNER_GONE
             assert layer.sent == []
+
+    run(work)
+
+
+def test_of_several_hosts_a_worker_is_sent_to_at_the_one_where_it_receives(
+    redis: Redis, redis_of_its_own: Redis
+) -> None:
+    """What is sent to some channels of channels_redis never arrives there: see issue 1492 of Channels."""
+
+    async def work() -> None:
+        for number in range(10):  # each of them has a name of its own, by which the hosts are picked
+            layer = RedisChannelLayer(hosts=[redis.url, redis_of_its_own.url])
+            channel = await layers.new_channel(layer)
+            await layer.send(channel, {"number": number})
+            async with asyncio.timeout(DEADLINE):
+                assert await layer.receive(channel) == {"number": number}
+            await layer.close_pools()
 
     run(work)
 

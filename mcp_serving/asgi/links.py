@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from channels.exceptions import ChannelFull
 
+from mcp_serving import layers
 from mcp_serving.events import others
 
 if TYPE_CHECKING:
@@ -289,7 +290,7 @@ class Links:
                 if not self.channel:
                     # Of the layer's own prefix: of channels with different ones, channels_redis lets a process
                     # receive on one at a time.
-                    self.channel = await self._layer.new_channel()
+                    self.channel = await layers.new_channel(self._layer)
                     self._receiving = asyncio.create_task(self._receive(), name="mcp_serving links")
                 await self._layer.group_add(WORKERS, self.channel)
         except Exception as error:
