@@ -414,6 +414,34 @@ def test_a_worker_that_closes_says_so_and_is_gone_at_once() -> None:
     run(work)
 
 
+def test_a_layer_that_hangs_holds_up_neither_the_start_nor_the_end_of_each_handler_anew() -> None:
+    class HangingLayer(InMemoryChannelLayer):
+        hangs = True
+
+        async def group_add(self, group: str, channel: str) -> None:
+            if self.hangs:
+                await asyncio.Event().wait()
+            await super().group_add(group, channel)
+
+        async def group_discard(self, group: str, channel: str) -> None:
+            await asyncio.Event().wait()
+
+    async def handlers(layer: InMemoryChannelLayer) -> float:
+        started = time.monotonic()
+        async with AsyncExitStack() as stack:
+            for _ in range(4):
+                await stack.enter_async_context(Relay(layer, echo, "/mcp", 1000).open())
+        return time.monotonic() - started
+
+    async def work() -> None:
+        layer = HangingLayer()
+        assert await handlers(layer) < 4
+        layer.hangs = False
+        assert await handlers(layer) < 4
+
+    run(work)
+
+
 def test_a_request_that_arrives_too_late_is_not_served(monkeypatch: pytest.MonkeyPatch) -> None:
     async def work() -> None:
         async with two(FaultyLayer()) as (here, there):

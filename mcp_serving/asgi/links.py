@@ -48,6 +48,12 @@ FULL_SECONDS = 1.0
 SEND_SECONDS = 2.0
 """How long the layer may take for one message before it counts as failing."""
 
+LEAVE_SECONDS = 0.5
+"""How long a goodbye may take."""
+
+AGAIN_SECONDS = 0.2
+"""How long a handler that starts waits for a layer that has just not answered: it joins when the layer is there."""
+
 REJOIN_SECONDS = 60.0
 """How often the group is joined again: a layer that has restarted knows of no groups."""
 
@@ -269,7 +275,7 @@ class Links:
     @asynccontextmanager
     async def open(self) -> AsyncIterator[None]:
         """Hear others for as long as the block lasts; at its end, tell them that this worker is gone."""
-        await self._join()
+        await self._join(AGAIN_SECONDS if others.away else SEND_SECONDS)
         joining = asyncio.create_task(self._stay_joined(), name="mcp_serving workers")
         try:
             yield
@@ -284,9 +290,9 @@ class Links:
             await asyncio.wait(tasks)
             await self._say_goodbye()
 
-    async def _join(self) -> bool:
+    async def _join(self, within: float = SEND_SECONDS) -> bool:
         try:
-            async with asyncio.timeout(SEND_SECONDS):
+            async with asyncio.timeout(within):
                 if not self.channel:
                     # Of the layer's own prefix: of channels with different ones, channels_redis lets a process
                     # receive on one at a time.
@@ -309,8 +315,10 @@ class Links:
             joined = await self._join()
 
     async def _say_goodbye(self) -> None:
+        if not self._works:  # each handler would wait for it, one after the other
+            return
         with suppress(Exception):  # who is told nothing finds out
-            async with asyncio.timeout(SEND_SECONDS):
+            async with asyncio.timeout(LEAVE_SECONDS):
                 await self._layer.group_discard(WORKERS, self.channel)
                 await self._layer.group_send(WORKERS, {"gone": self.channel})
 
