@@ -48,3 +48,16 @@ def shared_layer() -> BaseChannelLayer | None:
 def reaches_other_processes(layer: BaseChannelLayer) -> bool:
     """Whether what is sent on it can arrive anywhere else: the in-memory layer is each process's own."""
     return not isinstance(layer, InMemoryChannelLayer)
+
+
+async def new_channel(layer: BaseChannelLayer) -> str:
+    """A channel of this process that others can send to.
+
+    Of several ``hosts``, ``channels_redis`` picks one by the name of a channel: to send, by the whole of it, and to
+    receive, by the part that all channels of a process have in common. Only a name is good for which these agree.
+    """
+    while True:
+        channel: str = await layer.new_channel()
+        host_of = getattr(layer, "consistent_hash", None)
+        if host_of is None or "!" not in channel or host_of(channel) == host_of(layer.non_local_name(channel)):
+            return channel

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from channels.exceptions import ChannelFull
 
+from mcp_serving import layers
 from mcp_serving.events import others
 
 if TYPE_CHECKING:
@@ -47,6 +48,12 @@ FULL_SECONDS = 1.0
 
 SEND_SECONDS = 2.0
 """How long the layer may take for one message before it counts as failing."""
+
+LEAVE_SECONDS = 0.5
+"""How long a goodbye may take."""
+
+AGAIN_SECONDS = 0.2
+"""How long a handler that starts waits for a layer that has just not answered: it joins when the layer is there."""
 
 REJOIN_SECONDS = 60.0
 """How often the group is joined again: a layer that has restarted knows of no groups."""
@@ -281,7 +288,7 @@ class Links:
     async def open(self) -> AsyncIterator[None]:
         """Hear others for as long as the block lasts; at its end, tell them that this worker is gone."""
         try:
-            await self._join()
+            await self._join(AGAIN_SECONDS if others.away else SEND_SECONDS)
             self._start(self._stay_joined())
             yield
         finally:
@@ -302,13 +309,13 @@ class Links:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _join(self) -> bool:
+    async def _join(self, within: float = SEND_SECONDS) -> bool:
         try:
-            async with asyncio.timeout(SEND_SECONDS):
+            async with asyncio.timeout(within):
                 if not self.channel:
                     # Of the layer's own prefix: of channels with different ones, channels_redis lets a process
                     # receive on one at a time.
-                    self.channel = await self._layer.new_channel()
+                    self.channel = await layers.new_channel(self._layer)
                     self._start(self._receive())
                 await self._layer.group_add(WORKERS, self.channel)
         except Exception as error:
@@ -327,15 +334,17 @@ class Links:
             joined = await self._join()
 
     async def _say_goodbye(self) -> None:
+        if not self._works:  # each handler would wait for it, one after the other
+            return
         with suppress(Exception):  # who is told nothing finds out
-            async with asyncio.timeout(SEND_SECONDS):
+            async with asyncio.timeout(LEAVE_SECONDS):
                 await self._layer.group_discard(WORKERS, self.channel)
         await self._tell_all("gone", self.channel)
 
     async def _tell_all(self, what: str, channel: str) -> None:
         """Tell every worker that one of them is ``gone``, ``silent`` or ``here``; who is told nothing finds out."""
         with suppress(Exception):
-            async with asyncio.timeout(SEND_SECONDS):
+            async with asyncio.timeout(LEAVE_SECONDS):
                 await self._layer.group_send(WORKERS, {"about": channel, "what": what})
 
     def to(self, channel: str) -> Link | None:
