@@ -35,7 +35,7 @@ LINES = {
     ),
     "shutdown": ("100 calls in flight: lost", "last answer to exit, against uvicorn"),
     "relay": (
-        "relay: 2 workers: round robin, against sticky, p99",
+        "relay: 2 workers, pubsub: round robin, against sticky, p99",
         "2 workers: every call relayed, against local",
         "messages  relay: one call at a time, relayed, against local: each call",
     ),
