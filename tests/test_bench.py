@@ -36,8 +36,8 @@ LINES = {
     "shutdown": ("100 calls in flight: lost", "last answer to exit, against uvicorn"),
     "relay": (
         "relay: 2 workers, pubsub: round robin, against sticky, p99",
-        "2 workers: every call relayed, against local",
-        "messages  relay: one call at a time, relayed, against local: each call",
+        "2 workers, pubsub: every call relayed, against local",
+        "messages  relay: one call at a time, pubsub, relayed, against local: each call",
     ),
     "events": ("events: 100 listeners on 4 workers, against 1: published, and heard by all", "until the last has it"),
 }
