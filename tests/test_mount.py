@@ -308,8 +308,8 @@ def test_what_was_imported_is_no_work_for_the_garbage_collector_while_a_server_r
 
     asyncio.run(handler.lifespan({"type": "lifespan"}, receive, send))
     before, meanwhile = frozen
-    assert before == 0 == gc.get_freeze_count()
-    assert meanwhile > 10_000
+    assert meanwhile > before + 10_000  # 3.12 begins with some of its own
+    assert gc.get_freeze_count() == 0
 
 
 def test_event_loops_that_are_closed_are_not_kept() -> None:
