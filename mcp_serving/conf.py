@@ -126,8 +126,12 @@ def cause_of(error: Exception) -> str:
     """An exception in one line, with the place in the user's code that it comes from."""
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not _only_imports(frame.filename)]
     where = f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
-    text = " ".join(str(error).split())
-    return f"{type(error).__name__}: {text}{where}" if text else f"{type(error).__name__}{where}"
+    return f"{in_one_line(error)}{where}"
+
+
+def in_one_line(error: Exception) -> str:
+    """An error as a line of the log names it: its class and its text."""
+    return f"{type(error).__name__}: {' '.join(str(error).split())}".removesuffix(": ")
 
 
 def _only_imports(filename: str) -> bool:

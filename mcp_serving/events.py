@@ -20,6 +20,7 @@ from asgiref.sync import async_to_sync, sync_to_async
 from django.db import DEFAULT_DB_ALIAS, connections
 
 from mcp_serving import layers
+from mcp_serving.conf import in_one_line
 
 if TYPE_CHECKING:
     from channels.layers import BaseChannelLayer
@@ -253,11 +254,6 @@ async def tried(work: Callable[[], Awaitable[None]]) -> None:
         except Exception:
             if not left:
                 raise
-
-
-def in_one_line(error: Exception) -> str:
-    """An error as a line of the log names it: its class and its text."""
-    return f"{type(error).__name__}: {' '.join(str(error).split())}".removesuffix(": ")
 
 
 here = Here()

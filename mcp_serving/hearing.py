@@ -11,7 +11,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING
 
-from mcp_serving.events import ATTEMPTS, GROUP, here, in_one_line, others, tried
+from mcp_serving.conf import in_one_line
+from mcp_serving.events import ATTEMPTS, GROUP, here, others, tried
 
 if TYPE_CHECKING:
     from channels.layers import BaseChannelLayer

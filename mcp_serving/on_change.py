@@ -10,7 +10,8 @@ from urllib.parse import quote
 from django.core.exceptions import FieldDoesNotExist
 from django.db.models.signals import post_delete, post_save
 
-from mcp_serving.events import in_one_line, notify_resource_updated, notify_resources_changed
+from mcp_serving.conf import in_one_line
+from mcp_serving.events import notify_resource_updated, notify_resources_changed
 
 if TYPE_CHECKING:
     from django.db.models import Model

@@ -21,6 +21,13 @@ LITTLE = 40_000_000
 """Bytes by which a process may grow that would have to hold a few times as much."""
 
 
+def resident_memory(process: Process) -> int:
+    """The bytes that it has in memory."""
+    found = re.search(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{process.pid}/status").read_text())
+    assert found is not None, "the process is gone"
+    return int(found[1]) * 1024
+
+
 def peak_memory(process: Process) -> int:
     """The most bytes that it and its workers have had in memory so far."""
     pids, size = [process.pid], 0

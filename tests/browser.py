@@ -14,10 +14,9 @@ from pathlib import Path
 from typing import Any
 from urllib.request import Request, urlopen
 
-import pytest
 from websockets.sync.client import ClientConnection, connect
 
-from tests.harness import DEADLINE, Process, running
+from tests.harness import DEADLINE, Process, must_be_installed, running
 
 SCRIPT = (Path(__file__).parent / "page.js").read_text()
 
@@ -106,10 +105,7 @@ def running_browser(profile: Path) -> Iterator[Browser]:
     """Chromium with a profile of its own; skips the test only where there is none and it cannot be installed."""
     program = shutil.which("chromium")
     if program is None:
-        missing = "The browser is missing: apt-get install chromium."
-        if os.geteuid() != 0:
-            pytest.skip(missing)
-        pytest.fail(missing)
+        must_be_installed("The browser is missing: apt-get install chromium.")
     command = [program, *OPTIONS, f"--user-data-dir={profile}"]
     # A group of its own, because its many processes end a moment after the first.
     with running(command, env={**os.environ, "HOME": str(profile)}, start_new_session=True) as process:

@@ -14,8 +14,9 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NoReturn
 
+import pytest
 from mcp import StdioServerParameters
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -191,6 +192,11 @@ def wait_until(reached: Callable[[], Any], what: str, timeout: float = DEADLINE)
             raise AssertionError(f"not within {timeout} s: {what}")
         time.sleep(0.01)
     return value
+
+
+def must_be_installed(missing: str) -> NoReturn:
+    """End a test whose programs are missing: it is skipped only where they cannot be installed."""
+    (pytest.skip if os.geteuid() != 0 else pytest.fail)(missing)
 
 
 class Events:

@@ -18,9 +18,8 @@ from typing import Any
 
 import anyio
 import psycopg
-import pytest
 
-from tests.harness import DEADLINE, free_port
+from tests.harness import DEADLINE, free_port, must_be_installed
 
 LATCH = 4711
 """The advisory lock that holds up queries: see ``PostgreSQL.latched``."""
@@ -149,10 +148,7 @@ def running_postgresql() -> Iterator[PostgreSQL]:
     """A fresh PostgreSQL; skips the test only where there is none and it cannot be installed."""
     initdb, server = _program("initdb"), _program("postgres")
     if initdb is None or server is None:
-        missing = "The programs of PostgreSQL are missing: apt-get install postgresql."
-        if os.geteuid() != 0:
-            pytest.skip(missing)
-        pytest.fail(missing)
+        must_be_installed("The programs of PostgreSQL are missing: apt-get install postgresql.")
     user = _user()
     folder = Path(tempfile.mkdtemp(prefix="mcp-serving-postgresql-"))
     try:

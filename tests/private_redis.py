@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import subprocess
 import tempfile
@@ -12,10 +11,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import pytest
 import redis
 
-from tests.harness import DEADLINE, free_port
+from tests.harness import DEADLINE, free_port, must_be_installed
 
 LAYERS = {
     "core": "channels_redis.core.RedisChannelLayer",
@@ -89,10 +87,7 @@ def running_redis() -> Iterator[Redis]:
     """A fresh Redis; skips the test only where there is none and it cannot be installed."""
     program = shutil.which("redis-server")
     if program is None:
-        missing = "Redis is missing: apt-get install redis-server."
-        if os.geteuid() != 0:
-            pytest.skip(missing)
-        pytest.fail(missing)
+        must_be_installed("Redis is missing: apt-get install redis-server.")
     folder = tempfile.mkdtemp(prefix="mcp-serving-redis-")
     server = Redis(program, folder)
     try:

@@ -8,7 +8,6 @@ import socket
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -20,6 +19,7 @@ from mcp.client.streamable_http import streamable_http_client
 
 from tests import in_django
 from tests.asgi_servers import serving
+from tests.bounded import resident_memory
 from tests.fuzzing import PATHS, Request, filled, requests
 from tests.harness import Process
 from tests.raw_http import open_session
@@ -156,8 +156,7 @@ class Server:
     @property
     def memory(self) -> int:
         """Kilobytes."""
-        status = Path(f"/proc/{self.process.pid}/status").read_text()
-        return int(re.search(r"VmRSS:\s+(\d+)", status)[1])  # type: ignore[index]
+        return resident_memory(self.process) // 2**10
 
     def serves(self, mode: str) -> bool:
         async def work() -> Any:

@@ -109,6 +109,13 @@ def run(work: Callable[[], Awaitable[None]]) -> None:
     anyio.run(work)
 
 
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers that soon take a silent one for gone."""
+    monkeypatch.setattr(links, "PATIENCE", 0.6)
+    monkeypatch.setattr(links, "TICK", 0.1)
+
+
 def test_what_the_layer_delivers_twice_arrives_once() -> None:
     async def work() -> None:
         layer = FaultyLayer()
@@ -411,10 +418,7 @@ def test_a_client_that_leaves_is_told_to_the_owner() -> None:
     run(work)
 
 
-def test_a_worker_that_says_nothing_is_gone_after_a_while_and_then_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(links, "PATIENCE", 0.6)
-    monkeypatch.setattr(links, "TICK", 0.1)
-
+def test_a_worker_that_says_nothing_is_gone_after_a_while_and_then_at_once(impatient: None) -> None:
     async def work() -> None:
         layer = FaultyLayer()
         async with two(layer) as (here, there):
@@ -428,11 +432,8 @@ def test_a_worker_that_says_nothing_is_gone_after_a_while_and_then_at_once(monke
 
 
 def test_what_one_worker_has_found_out_the_others_know_until_the_silent_one_speaks(
-    monkeypatch: pytest.MonkeyPatch,
+    impatient: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(links, "PATIENCE", 0.6)
-    monkeypatch.setattr(links, "TICK", 0.1)
-
     async def becomes(relay: Relay, owner: str, *, gone: bool) -> None:
         async with asyncio.timeout(DEADLINE):
             while (owner in relay._links._gone) != gone:  # noqa: ASYNC110 - nobody tells of it
@@ -459,10 +460,8 @@ def test_what_one_worker_has_found_out_the_others_know_until_the_silent_one_spea
 
 
 def test_a_worker_that_was_held_up_for_longer_than_messages_are_kept_is_found_again(
-    monkeypatch: pytest.MonkeyPatch,
+    impatient: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(links, "PATIENCE", 0.6)
-    monkeypatch.setattr(links, "TICK", 0.1)
     monkeypatch.setattr(links, "KNOCK_SECONDS", 0.5)
 
     async def work() -> None:

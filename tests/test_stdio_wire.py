@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from mcp_types import INTERNAL_ERROR, INVALID_REQUEST, PARSE_ERROR
 
+from tests.bounded import resident_memory
 from tests.harness import INITIALIZE, INITIALIZED, MODERN_META, Events, Process, call, runmcp, text_of, wait_until
 
 MEGABYTES_16 = 16 * 1024 * 1024
@@ -163,10 +164,7 @@ def test_a_cancelled_request_does_not_hold_up_the_exit(modern: bool, events: Eve
 
 def resident(process: Process) -> int:
     """Megabytes of memory."""
-    for line in Path(f"/proc/{process.pid}/status").read_text().splitlines():
-        if line.startswith("VmRSS:"):
-            return int(line.split()[1]) // 1024
-    raise AssertionError("the process is gone")
+    return resident_memory(process) // 2**20
 
 
 def test_memory_is_bounded_and_nothing_dropped_while_the_client_sends_but_does_not_read() -> None:

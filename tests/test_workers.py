@@ -21,8 +21,8 @@ from mcp.client.context import ClientRequestContext
 from mcp_types import CreateMessageRequestParams, CreateMessageResult, TextContent
 
 from tests import in_django
-from tests.bounded import LITTLE
-from tests.harness import DEADLINE, INITIALIZE, INITIALIZED, Events, Process, call, text_of, wait_until
+from tests.bounded import LITTLE, resident_memory
+from tests.harness import DEADLINE, INITIALIZE, INITIALIZED, Events, call, text_of, wait_until
 from tests.http_client import ACCEPT, Answer, Clients, Connection
 from tests.nginx import needs_nginx
 from tests.private_redis import Redis
@@ -642,11 +642,6 @@ def test_while_redis_is_away_sessions_go_on_at_their_own_worker_and_afterwards_e
     assert_none_ran_twice(events)
 
 
-def resident(process: Process) -> int:
-    with open(f"/proc/{process.pid}/statm") as file:
-        return int(file.read().split()[1]) * 4096
-
-
 MEGABYTES = 200
 STEPS = 16 * MEGABYTES
 
@@ -667,7 +662,7 @@ def test_a_client_that_does_not_read_a_relayed_answer_fills_neither_redis_nor_a_
             def held() -> dict[str, int]:
                 return {
                     "redis": int(asking.info("memory")["used_memory"]),
-                    **{name: resident(worker.process) for name, worker in (("owner", owner), ("other", other))},
+                    **{name: resident_memory(worker.process) for name, worker in (("owner", owner), ("other", other))},
                 }
 
             async with Clients(other.address) as clients:

@@ -12,7 +12,7 @@ from mcp.server.streamable_http import MCP_SESSION_ID_HEADER
 from mcp.server.streamable_http_manager import DEFAULT_MAX_REQUEST_BODY_SIZE
 from mcp_types import JSONRPCRequest, jsonrpc_message_adapter
 
-from mcp_serving.asgi.messages import with_body
+from mcp_serving.asgi.messages import whole_body, with_body
 
 if TYPE_CHECKING:
     from mcp_serving.asgi.messages import Receive, Scope
@@ -36,7 +36,7 @@ async def _answer_of_a_session(scope: Scope, receive: Receive) -> Receive | None
     """
     if scope["method"] != "POST" or not _has_session(scope):
         return None
-    body = await _body(receive)
+    body = await whole_body(receive, DEFAULT_MAX_REQUEST_BODY_SIZE)
     if body is None or _asks_for_something(body):
         return None
     return with_body(body, receive)
@@ -44,21 +44,6 @@ async def _answer_of_a_session(scope: Scope, receive: Receive) -> Receive | None
 
 def _has_session(scope: Scope) -> bool:
     return any(name == MCP_SESSION_ID_HEADER.encode() for name, _ in scope["headers"])
-
-
-async def _body(receive: Receive) -> bytes | None:
-    """The whole body; None if it is too long for any message, or its client has left."""
-    body = b""
-    more = True
-    while more:
-        message = await receive()
-        if message["type"] != "http.request":
-            return None
-        body += message.get("body", b"")
-        more = message.get("more_body", False)
-        if len(body) > DEFAULT_MAX_REQUEST_BODY_SIZE:
-            return None
-    return body
 
 
 def _asks_for_something(body: bytes) -> bool:

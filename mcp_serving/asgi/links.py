@@ -420,7 +420,7 @@ class Links:
         if "about" in message:
             self._hear_about(message["about"], message["what"])
             return
-        self._take_back(message["from"])
+        self._find_again(message["from"])
         self._link(message["from"]).hear(message)
 
     def _hear_about(self, channel: str, what: str) -> None:
@@ -428,7 +428,7 @@ class Links:
             if what == "silent":  # this worker was only held up
                 self._start(self._tell_all("here", channel))
         elif what == "here":
-            self._take_back(channel)
+            self._find_again(channel)
         elif what == "gone" or self._has_been_silent(channel):
             self._take_for_gone(channel, asked=math.inf if what == "gone" else time.monotonic())
 
@@ -482,7 +482,7 @@ class Links:
             link.stop()
             self.hearer.lose(link, gone=True)
 
-    def _take_back(self, channel: str) -> None:
+    def _find_again(self, channel: str) -> None:
         """It was only silent for long."""
         if channel in self._gone:
             del self._gone[channel]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from typing import Any, TypeAlias
 
@@ -34,6 +35,21 @@ async def respond(
         }
     )
     await send({"type": "http.response.body", "body": body})
+
+
+async def whole_body(receive: Receive, most: float = math.inf) -> bytes | None:
+    """The whole body of a request; None if it has more bytes than ``most``, or its client has left."""
+    body = bytearray()
+    more = True
+    while more:
+        message = await receive()
+        if message["type"] != "http.request":
+            return None
+        body += message.get("body", b"")
+        more = message.get("more_body", False)
+        if len(body) > most:
+            return None
+    return bytes(body)
 
 
 def with_body(body: bytes, receive: Receive) -> Receive:

@@ -23,6 +23,7 @@ from mcp.server.transport_security import RequestBodyLimitMiddleware
 from mcp_serving.asgi import callers
 from mcp_serving.asgi.callers import CallerCannotBeTold
 from mcp_serving.asgi.links import MESSAGE_SIZE, SEND_SECONDS, Link, Links, Part
+from mcp_serving.asgi.messages import whole_body
 from mcp_serving.asgi.refusal import Refusal
 
 if TYPE_CHECKING:
@@ -35,7 +36,9 @@ logger = logging.getLogger(__name__)
 WINDOW = 4 * MESSAGE_SIZE
 """Bytes of an answer that are on their way at once: who reads slowly holds up the worker that writes."""
 
-UNREACHABLE = Refusal(503, "The worker that has this session cannot be reached now.", headers=((b"retry-after", b"1"),))
+_UNREACHABLE = Refusal(
+    503, "The worker that has this session cannot be reached now.", headers=((b"retry-after", b"1"),)
+)
 _CANNOT_BE_RELAYED = Refusal(500, "Internal Server Error")
 
 
@@ -102,14 +105,14 @@ class Relay:
         return fate
 
     async def _relay(self, channel: str, scope: Scope, receive: Receive, send: Send) -> Fate:
-        body = await _body_of(receive)
+        body = await whole_body(receive)
         if body is None:
             return Fate.ANSWERED  # its client has left
         link = self._links.to(channel)
         if link is None:
             return Fate.OWNER_GONE
         if not self.channel:  # which the answer would come to
-            await UNREACHABLE.send(scope, send)
+            await _UNREACHABLE.send(scope, send)
             return Fate.ANSWERED
         try:
             told = callers.packed(scope)
@@ -268,7 +271,7 @@ class _Relayed:
                         break  # the guard breaks it off
                     if answer.gone:
                         return Fate.OWNER_GONE
-                    await UNREACHABLE.send(scope, send)
+                    await _UNREACHABLE.send(scope, send)
                     break
                 if "status" in answer:
                     started = True
@@ -367,18 +370,6 @@ class _Guest:
     async def _change(self) -> None:
         self._changed.clear()
         await self._changed.wait()
-
-
-async def _body_of(receive: Receive) -> bytes | None:
-    """The whole body of a request; None if its client has left."""
-    body = bytearray()
-    while True:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            return None
-        body += message.get("body", b"")
-        if not message.get("more_body", False):
-            return bytes(body)
 
 
 async def _until_left(receive: Receive) -> None:
