@@ -22,7 +22,7 @@ test: $(READY)
 
 # Ten times the requests of `make test`, and each time others; the seed is in the line that make prints.
 fuzz: $(READY)
-	FUZZ_SEED=$(shell date +%s) FUZZ_REQUESTS=200000 FUZZ_CONNECTIONS=10000 $(BIN)/python -m pytest tests/test_fuzz.py tests/test_fuzz_wire.py
+	FUZZ_SEED=$(shell date +%s) FUZZ_REQUESTS=200000 FUZZ_CONNECTIONS=10000 $(BIN)/python -m pytest tests/asgi/test_fuzz.py tests/asgi/test_fuzz_wire.py
 
 lint: $(READY)
 	$(BIN)/ruff format --check .

@@ -21,16 +21,16 @@ EACH_ONCE = "each-once"
 """Sessions that have each interpreter and each Django once: what .ci/run has time for."""
 
 PARTS = [
-    "tests/test_events_in_process.py",
-    "tests/test_gate.py",
-    "tests/test_mcpserver.py",
-    "tests/test_mount.py",
+    "tests/notifications/test_notifications_in_process.py",
+    "tests/tools/test_gate.py",
+    "tests/tools/test_mcpserver.py",
+    "tests/asgi/test_mount.py",
     "tests/test_sdk_boundary.py",
-    "tests/test_sessions.py",
-    "tests/test_stdio.py",
-    "tests/test_threads.py",
-    "tests/test_tokens_admin.py",
-    "tests/test_users.py",
+    "tests/sessions/test_sessions.py",
+    "tests/stdio/test_stdio.py",
+    "tests/tools/test_threads.py",
+    "tests/tokens/test_tokens_admin.py",
+    "tests/tools/test_users.py",
 ]
 """Tests of what a version may break, in less than a minute; the whole suite: `nox -- tests`."""
 

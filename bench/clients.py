@@ -16,8 +16,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Self
 
-from tests.harness import INITIALIZE, INITIALIZED
-from tests.raw_http import headers_of
+from tests.support.harness import INITIALIZE, INITIALIZED
+from tests.support.raw_http import headers_of
 
 ANSWER_SECONDS = 60.0
 

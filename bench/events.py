@@ -18,9 +18,9 @@ from typing import Any
 from bench.clients import ANSWER_SECONDS, Connection, open_connections, post
 from bench.measuring import Effort, Results, Row, allow_descriptors, in_turns, percentile, row
 from bench.relay import ENVIRONMENT
-from tests.harness import MODERN_META, Process, environment, running
-from tests.private_redis import running_redis
-from tests.workers import started
+from tests.support.harness import MODERN_META, Process, environment, running
+from tests.support.private_redis import running_redis
+from tests.support.workers import started
 
 WORKERS = {"ours": 4, "theirs": 1}
 LISTENERS = 1_000

@@ -14,9 +14,9 @@ from collections.abc import Iterator
 from bench.clients import Connection, Load, open_connections, open_session, post, request_bytes
 from bench.measuring import Effort, Promise, Results, Row, allow_descriptors, in_turns, resident_memory, row
 from bench.servers import Served, serving
-from tests.harness import call
-from tests.http_client import listen
-from tests.raw_http import headers_of
+from tests.support.harness import call
+from tests.support.http_client import listen
+from tests.support.raw_http import headers_of
 
 LEVELS = (1, 1_000, 5_000)
 ROUNDS = 9

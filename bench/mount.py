@@ -15,7 +15,7 @@ from contextlib import ExitStack
 from bench.clients import Connection, Load, get, open_session, post
 from bench.measuring import Effort, Promise, Results, in_turns, percentile, row
 from bench.servers import WEB_SERVERS, Served, serving
-from tests.harness import call
+from tests.support.harness import call
 
 ROUNDS = 13
 REQUESTS = 800

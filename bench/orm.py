@@ -14,8 +14,8 @@ import json
 from bench.clients import Connection, Load, get, post
 from bench.measuring import Effort, Promise, Results, in_turns, row
 from bench.servers import typed
-from tests.harness import MANAGE, call, serving_http
-from tests.postgres import PostgreSQL, running_postgresql
+from tests.support.harness import MANAGE, call, serving_http
+from tests.support.postgres import PostgreSQL, running_postgresql
 
 ROUNDS = 11
 CALLS = 160

@@ -18,9 +18,9 @@ from redis import Redis as RedisClient
 from bench.clients import Connection, Load, Turn, open_session, post
 from bench.measuring import Effort, Results, Row, cpu_seconds, in_turns, percentile, row
 from bench.servers import typed
-from tests.harness import MANAGE, call
-from tests.private_redis import Redis, running_redis
-from tests.workers import Worker, proxied, started
+from tests.support.harness import MANAGE, call
+from tests.support.private_redis import Redis, running_redis
+from tests.support.workers import Worker, proxied, started
 
 RUNS = [(1, "core"), (2, "core"), (2, "pubsub"), (4, "core"), (4, "pubsub")]
 """How many workers, on which of channels_redis' layers."""

@@ -7,7 +7,7 @@ from itertools import groupby
 
 from bench.measuring import Effort, Results, Row, machine
 from bench.plots import CAPTIONS
-from tests.harness import ROOT
+from tests.support.harness import ROOT
 
 DOCUMENT = ROOT / "docs" / "benchmarks.md"
 PLOTS = ROOT / "docs" / "benchmarks"

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from tests.harness import DEADLINE, MANAGE, Process, environment, free_port, running, tcp, wait_until
+from tests.support.harness import DEADLINE, MANAGE, Process, environment, free_port, running, tcp, wait_until
 
 WEB_SERVERS = ("Daphne", "uvicorn")
 

@@ -17,7 +17,7 @@ from statistics import median
 from bench.clients import Connection, open_connections, post
 from bench.measuring import Effort, Results, Row, allow_descriptors
 from bench.servers import serving
-from tests.harness import Process, call
+from tests.support.harness import Process, call
 
 IN_FLIGHT = (1, 100, 1_000)
 ROUNDS = 3

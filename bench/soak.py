@@ -16,8 +16,8 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from tests.harness import call, serving_http
-from tests.http_client import Clients, Connection, listen, routing
+from tests.support.harness import call, serving_http
+from tests.support.http_client import Clients, Connection, listen, routing
 
 CLIENTS = 16
 """So many work at the same time."""

@@ -15,7 +15,7 @@ import time
 
 from bench.measuring import Effort, Promise, Results, in_turns, row
 from bench.servers import typed
-from tests.harness import INITIALIZE, INITIALIZED, MANAGE, ROOT, environment
+from tests.support.harness import INITIALIZE, INITIALIZED, MANAGE, ROOT, environment
 
 ROUNDS = 15
 FIRST_ANSWER = Promise(1.2, at_most=True)

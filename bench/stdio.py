@@ -19,7 +19,7 @@ from typing import Any
 
 from bench.measuring import Effort, Promise, Results, in_turns, row
 from bench.servers import typed
-from tests.harness import INITIALIZE, INITIALIZED, MANAGE, ROOT, call, environment
+from tests.support.harness import INITIALIZE, INITIALIZED, MANAGE, ROOT, call, environment
 
 COMMANDS = {
     "ours": [*MANAGE, "runmcp"],

@@ -10,7 +10,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from mcp_serving.asgi.event_stores import InMemoryEventStore, RedisEventStore
     from mcp_serving.asgi.handler import StreamableHTTPHandler
     from mcp_serving.errors import (
         AccessNotStated,
@@ -27,7 +26,9 @@ if TYPE_CHECKING:
         UserCanceled,
         UserDeclined,
     )
-    from mcp_serving.events import (
+    from mcp_serving.notifications.bus import ChannelLayerBus
+    from mcp_serving.notifications.model_signals import notify_on_change
+    from mcp_serving.notifications.publish import (
         anotify_prompts_changed,
         anotify_resource_updated,
         anotify_resources_changed,
@@ -37,18 +38,17 @@ if TYPE_CHECKING:
         notify_resources_changed,
         notify_tools_changed,
     )
-    from mcp_serving.on_change import notify_on_change
     from mcp_serving.server import Server
+    from mcp_serving.sessions.event_stores import InMemoryEventStore, RedisEventStore
     from mcp_serving.tools.registry import Registry
     from mcp_serving.tools.server import MCPServer
-    from mcp_serving.tools.subscriptions import ChannelLayerBus
     from mcp_serving.transport import Transport
     from mcp_serving.users import aget_user, get_user
 
 _HOMES = {
     "AccessNotStated": "errors",
-    "ChannelLayerBus": "tools.subscriptions",
-    "InMemoryEventStore": "asgi.event_stores",
+    "ChannelLayerBus": "notifications.bus",
+    "InMemoryEventStore": "sessions.event_stores",
     "InvalidEndpoint": "errors",
     "InvalidHTTPServer": "errors",
     "InvalidServer": "errors",
@@ -59,7 +59,7 @@ _HOMES = {
     "NoApplication": "errors",
     "NoElicitation": "errors",
     "NoHTTPServer": "errors",
-    "RedisEventStore": "asgi.event_stores",
+    "RedisEventStore": "sessions.event_stores",
     "Registry": "tools.registry",
     "Server": "server",
     "ShutdownTimeout": "errors",
@@ -68,16 +68,16 @@ _HOMES = {
     "UserCanceled": "errors",
     "UserDeclined": "errors",
     "aget_user": "users",
-    "anotify_prompts_changed": "events",
-    "anotify_resource_updated": "events",
-    "anotify_resources_changed": "events",
-    "anotify_tools_changed": "events",
+    "anotify_prompts_changed": "notifications.publish",
+    "anotify_resource_updated": "notifications.publish",
+    "anotify_resources_changed": "notifications.publish",
+    "anotify_tools_changed": "notifications.publish",
     "get_user": "users",
-    "notify_on_change": "on_change",
-    "notify_prompts_changed": "events",
-    "notify_resource_updated": "events",
-    "notify_resources_changed": "events",
-    "notify_tools_changed": "events",
+    "notify_on_change": "notifications.model_signals",
+    "notify_prompts_changed": "notifications.publish",
+    "notify_resource_updated": "notifications.publish",
+    "notify_resources_changed": "notifications.publish",
+    "notify_tools_changed": "notifications.publish",
 }
 
 __all__ = [

@@ -8,8 +8,8 @@ from django.conf import settings
 from django.core.checks import CheckMessage, Error, Info
 from django.core.checks import Warning as CheckWarning
 
-from mcp_serving import conf
-from mcp_serving.shadowing import sdk_problem
+from mcp_serving import conf, loading
+from mcp_serving.sdk_installation import sdk_problem
 
 
 def check_settings(**_: Any) -> list[CheckMessage]:
@@ -56,7 +56,7 @@ def check_import(**_: Any) -> list[CheckMessage]:
     server = None
     if configuration.server is not None:
         try:
-            server = conf.load_server(configuration.server)
+            server = loading.load_server(configuration.server)
         except Exception as error:
             found.append(Error(f"MCP_SERVING['SERVER']: {error}", id="mcp_serving.E003"))
         else:
@@ -69,7 +69,7 @@ def check_import(**_: Any) -> list[CheckMessage]:
     for name, path, number in routers:
         if path is not None:
             try:
-                conf.load(path)
+                loading.load(path)
             except Exception as error:
                 found.append(Error(f"{name}: {error}", id=number))
     return found + _check_handlers(server) + _check_layer()
@@ -120,19 +120,19 @@ _WORKERS = ("WEB_CONCURRENCY", "GRANIAN_WORKERS")
 
 
 def _check_layer() -> list[CheckMessage]:
-    from mcp_serving import layers
+    from mcp_serving import channel_layer
 
-    if problem := layers.problem():
+    if problem := channel_layer.problem():
         return [Error(problem, id="mcp_serving.E007")]
-    layer = layers.channel_layer()
-    if layer is not None and layers.reaches_other_processes(layer):
+    layer = channel_layer.channel_layer()
+    if layer is not None and channel_layer.reaches_other_processes(layer):
         return []
     found: list[CheckMessage] = []
     if layer is not None and not settings.DEBUG:
         found.append(
             CheckWarning(
-                f"The channel layer {layers.layer_name()!r} is the in-memory one, which reaches no other process: an "
-                "event is heard by the clients of the process in which it happens, and by no others.",
+                f"The channel layer {channel_layer.layer_name()!r} is the in-memory one, which reaches no other "
+                "process: a notification reaches only the clients of the process that sends it.",
                 hint="Use channels_redis, or no channel layer where there is one process.",
                 id="mcp_serving.W003",
             )

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import math
-import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from difflib import get_close_matches
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
 from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
-from django.utils import module_loading
 
-from mcp_serving.errors import InvalidServer, InvalidShutdownTimeout
+from mcp_serving.errors import InvalidShutdownTimeout
+from mcp_serving.loading import cause_of
 from mcp_serving.transport import Transport
 
 DEFAULT_SHUTDOWN_TIMEOUT = 10.0
@@ -84,64 +82,6 @@ def dotted_path(value: object) -> str:
     if not exists:
         raise ValueError(f"{value!r} cannot be imported: there is no module {module!r}.")
     return value
-
-
-def load(path: str) -> Any:
-    """What the dotted path names.
-
-    Raises:
-        ImproperlyConfigured: it cannot be imported; names the cause and where it is.
-    """
-    try:
-        return module_loading.import_string(path)
-    except Exception as error:
-        raise ImproperlyConfigured(f"{path!r} cannot be imported: {cause_of(error)}.") from error
-
-
-def load_server(path: str) -> Any:
-    """The MCP server at a dotted path, or what the callable there returns.
-
-    Raises:
-        ImproperlyConfigured: the path cannot be imported, or the callable failed.
-        InvalidServer: it is not a server of the SDK.
-    """
-    from mcp_serving import sdk
-    from mcp_serving.tools.discovery import discover
-
-    server = load(path)
-    if callable(server):
-        try:
-            server = server()
-        except Exception as error:
-            raise ImproperlyConfigured(f"The callable {path!r} failed: {cause_of(error)}.") from error
-    try:
-        sdk.low_level(server)
-    except InvalidServer as error:
-        raise InvalidServer(f"{path!r}: {error}") from None
-    discover()
-    return server
-
-
-def cause_of(error: Exception) -> str:
-    """An exception in one line, with the place in the user's code that it comes from."""
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not _only_imports(frame.filename)]
-    where = f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
-    return f"{in_one_line(error)}{where}"
-
-
-def in_one_line(error: Exception) -> str:
-    """An error as a line of the log names it: its class and its text."""
-    return f"{type(error).__name__}: {' '.join(str(error).split())}".removesuffix(": ")
-
-
-def _only_imports(filename: str) -> bool:
-    """Whether it is this package, Django's ``import_string`` or Python's import: none of them the user's code."""
-    return (
-        Path(__file__).parent in Path(filename).parents
-        or filename == module_loading.__file__
-        or "importlib" in filename
-        or filename.startswith("<")  # what a dataclass has for __init__
-    )
 
 
 def valid_shutdown_timeout(value: object) -> float:

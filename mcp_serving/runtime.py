@@ -1,26 +1,25 @@
-"""What everything that serves one MCP server in one event loop shares: lifespan, ledger, what to close."""
+"""What everything that serves one MCP server in one event loop shares: lifespan, in_flight, what to close."""
 
 from __future__ import annotations
 
 import asyncio
 import gc
 import logging
-import math
-from collections.abc import Awaitable, Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import AbstractAsyncContextManager, contextmanager
-from contextvars import Context
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-import anyio
 from mcp.shared.exceptions import MCPError
 from mcp_types import CONNECTION_CLOSED, INTERNAL_ERROR
 from pydantic import ValidationError
 
 from mcp_serving import logs, sdk
-from mcp_serving.deadline import Deadline
-from mcp_serving.events import here
-from mcp_serving.hearing import events_of_other_processes
-from mcp_serving.ledger import CANCELLED_SECONDS, Ledger, current_exchange
+from mcp_serving.call_isolation import isolate_call
+from mcp_serving.lifespan import LifespanTask, is_being_cancelled
+from mcp_serving.notifications.publish import here
+from mcp_serving.notifications.receive import receive_from_other_processes
+from mcp_serving.shutdown.deadline import Deadline
+from mcp_serving.shutdown.in_flight import InFlightRequests, current_in_flight
 
 if TYPE_CHECKING:
     from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
@@ -35,117 +34,8 @@ RESTART_SECONDS = 5.0
 """How long session managers may take to be left when their lifespan has ended by itself."""
 
 
-class Held(Generic[T]):
-    """An async context manager held open by a task of its own, so that the task that leaves it entered it.
-
-    ``open`` may be called at any time, by any number of tasks: the manager is entered once, and entered
-    again after it failed or was closed, never before the last one is left. ``manager`` makes a new one for
-    every entry. One that ends by itself, such as a task group that fails, is logged and counts as closed;
-    ``on_broken`` is then told why.
-    """
-
-    def __init__(
-        self,
-        name: str,
-        manager: Callable[[], AbstractAsyncContextManager[T]],
-        on_broken: Callable[[BaseException | None], None] | None = None,
-    ) -> None:
-        self._name = name
-        self._manager = manager
-        self._on_broken = on_broken
-        self._leave = asyncio.Event()
-        self._leaving = asyncio.Lock()
-        self._entered: asyncio.Future[T] | None = None
-        self._owner: asyncio.Task[None] | None = None
-
-    async def open(self) -> T:
-        """Enter the manager, unless it is entered already, and return its value.
-
-        Raises:
-            Exception: whatever entering it raised; the next call tries again.
-        """
-        if self._entered is None or self._failed:
-            self._leave = asyncio.Event()
-            self._entered = asyncio.get_running_loop().create_future()
-            # An empty context: what belongs to the request that happened to be the first must not leak in.
-            self._owner = asyncio.create_task(self._own(self._entered, self._leave), name=self._name, context=Context())
-        return await asyncio.shield(self._entered)
-
-    @property
-    def value(self) -> T | None:
-        """What entering the manager returned, while it is entered."""
-        if self._entered is None or not self._entered.done() or self._failed:
-            return None
-        return self._entered.result()
-
-    @property
-    def _failed(self) -> bool:
-        return self._entered is not None and self._entered.done() and self._entered.exception() is not None
-
-    async def _own(self, entered: asyncio.Future[T], leave: asyncio.Event) -> None:
-        try:
-            async with self._leaving:
-                pass  # the one before is left, or given up
-            async with self._manager() as value:
-                entered.set_result(value)
-                await leave.wait()
-        except BaseException as error:
-            if leave.is_set() and entered.done():
-                raise
-            if entered.done():
-                self._broke(error)
-                return
-            entered.set_exception(
-                RuntimeError(f"the {self._name} was stopped while it started")
-                if isinstance(error, asyncio.CancelledError)
-                else error
-            )
-            entered.exception()  # seen: nobody may be left to await it
-        else:
-            if not leave.is_set():
-                self._broke(None)
-
-    def _broke(self, error: BaseException | None) -> None:
-        if not _is_being_cancelled():
-            logger.error("The %s has ended by itself.", self._name, exc_info=error)
-        self._entered = self._owner = None
-        if self._on_broken is not None:
-            self._on_broken(error)
-
-    async def close(self, deadline: Deadline, share: float = 1.0) -> bool:
-        """Leave the manager; False if that was cut short, at (the share of) the deadline.
-
-        Raises:
-            Exception: whatever leaving it raised.
-        """
-        owner = self._owner
-        if owner is None:
-            return True
-        self._owner, entered, self._entered = None, self._entered, None
-        self._leave.set()
-        if entered is not None and not entered.done():
-            owner.cancel()
-        async with self._leaving:
-            with deadline.scope(share):
-                await asyncio.wait({owner})
-            in_time = owner.done()
-            if not in_time:
-                owner.cancel()
-                with anyio.move_on_after(CANCELLED_SECONDS):
-                    await asyncio.wait({owner})
-        if owner.done() and not owner.cancelled() and (error := owner.exception()) is not None:
-            raise error
-        return in_time
-
-
-def _is_being_cancelled() -> bool:
-    """Whether the running task is, as all are when their event loop ends."""
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0
-
-
 class Runtime:
-    """One SDK server in one event loop: its lifespan, its ledger, and what was started on top of it.
+    """One SDK server in one event loop: its lifespan, its in_flight, and what was started on top of it.
 
     Everything that serves the server joins its runtime with ``Runtime.of`` and shares what it finds there.
     """
@@ -153,14 +43,14 @@ class Runtime:
     def __init__(self, server: LowLevelServer[Any]) -> None:
         logs.keep_lines_whole()
         self.server = server
-        self.ledger = Ledger()
+        self.in_flight = InFlightRequests()
         self.on_broken: Callable[[str], None] | None = None
         """Is told, by a ``Server`` that wants to know, when the lifespan has ended by itself."""
         self._broken: BaseException | None = None
-        self._lifespan: Held[Any] = Held(
+        self._lifespan: LifespanTask[Any] = LifespanTask(
             "lifespan of the MCP server", lambda: server.lifespan(server), self._lifespan_broke
         )
-        self._on_top: dict[Hashable, Held[Any]] = {}
+        self._on_top: dict[Hashable, LifespanTask[Any]] = {}
         self._leaving_on_top: asyncio.Future[None] | None = None
 
     @classmethod
@@ -181,16 +71,16 @@ class Runtime:
         """
         state = await self._lifespan.open()
         if here.has_buses:
-            await self.open_on_top(events_of_other_processes, events_of_other_processes, "hearing of events")
+            await self.open_on_top(receive_from_other_processes, receive_from_other_processes, "notifications receiver")
         return sdk.joined(self.server, state, self._handle)
 
     async def open_on_top(
         self, key: Hashable, manager: Callable[[], AbstractAsyncContextManager[T]], name: str = "session manager"
     ) -> T:
-        """Enter what lives inside the lifespan, once for each key, and return its value; see ``Held.open``."""
+        """Enter what lives inside the lifespan, once for each key, and return its value; see ``LifespanTask.open``."""
         held = self._on_top.get(key)
         if held is None:
-            held = self._on_top[key] = Held(name, manager)
+            held = self._on_top[key] = LifespanTask(name, manager)
         value: T = await held.open()
         return value
 
@@ -244,15 +134,15 @@ class Runtime:
         if self.on_broken is not None:
             self._broken = error
             self.on_broken("the lifespan of the MCP server has ended by itself")
-        elif not _is_being_cancelled():
+        elif not is_being_cancelled():
             # Nobody ends the process: what stands on the lifespan ends too, and the next request starts it all again.
             self._leaving_on_top = asyncio.ensure_future(self.close_on_top(Deadline(RESTART_SECONDS), share=1.0))
 
     async def _handle(self, ctx: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:
-        """The outermost MCP middleware: tells the ledger what is running, and lets it be cancelled."""
+        """The outermost MCP middleware: tells the in_flight what is running, and lets it be cancelled."""
         if ctx.request_id is None:  # a notification: nobody is told of an exception, and the SDK logs it
-            return await _contained(call_next(ctx))
-        exchange = current_exchange.get()
+            return await isolate_call(call_next(ctx))
+        exchange = current_in_flight.get()
         if exchange is None:
             return await self._answered(ctx, call_next)
         exchange.what = describe(ctx.method, ctx.params)
@@ -270,7 +160,7 @@ class Runtime:
         takes for one of the request's parameters wherever it comes from.
         """
         try:
-            return await _contained(call_next(ctx))
+            return await isolate_call(call_next(ctx))
         except MCPError:
             raise
         except Exception as error:
@@ -295,26 +185,10 @@ def runtimes() -> list[Runtime]:
     return list(_runtimes.get(asyncio.get_running_loop(), {}).values())
 
 
-async def _contained(call: Awaitable[T]) -> T:
-    """Let a handler end its own call only, whatever it raises.
-
-    An exception that is no ``Exception``, ``sys.exit()`` among them, would end the SDK's loop or session
-    manager, and with it every other call. So would a ``CancelledError`` that nobody's cancellation caused:
-    awaiting a task of its own that was cancelled is enough.
-    """
-    try:
-        return await call
-    except asyncio.CancelledError as error:
-        if anyio.current_effective_deadline() == -math.inf:  # somebody means it
-            raise
-        task = asyncio.current_task()
-        while task is not None and task.cancelling():
-            task.uncancel()
-        raise RuntimeError("The handler was cancelled from within.") from error
-    except Exception:
-        raise
-    except BaseException as error:
-        raise RuntimeError(f"The handler raised {type(error).__name__}, which is no Exception.") from error
+def end_subscriptions() -> None:
+    """Ask the ``subscriptions/listen`` streams of every runtime of the running event loop to end."""
+    for runtime in runtimes():
+        runtime.end_subscriptions()
 
 
 @contextmanager
@@ -329,33 +203,6 @@ def imports_frozen() -> Iterator[None]:
         yield
     finally:
         gc.unfreeze()
-
-
-async def drain(*ledgers: Ledger) -> None:
-    """The middle of a shutdown: take nothing new, let the calls in flight finish, then end the streams."""
-    for ledger in ledgers:
-        ledger.draining = True
-    for ledger in ledgers:
-        await ledger.calls_answered()
-    for runtime in runtimes():
-        runtime.end_subscriptions()
-    for ledger in ledgers:
-        for stream in ledger.streams:
-            stream.end()
-    for ledger in ledgers:
-        await ledger.empty()
-
-
-async def cancel_what_is_left(deadline: Deadline, *ledgers: Ledger) -> None:
-    """Past the time of a shutdown: cancel by the mildest means, and answer in place of what that does not end."""
-    for ledger in ledgers:
-        for exchange in ledger.left:
-            exchange.cancel()
-    with deadline.scope(share=0.2):
-        for ledger in ledgers:
-            await ledger.settled()
-    # Side by side: each may have to wait for a client that does not read.
-    await asyncio.gather(*(exchange.abandon() for ledger in ledgers for exchange in ledger.left))
 
 
 def _can_ask(session: ServerSession) -> bool:

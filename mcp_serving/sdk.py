@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard
 
 from mcp_serving.errors import InvalidServer
-from mcp_serving.shadowing import sdk_problem
+from mcp_serving.sdk_installation import sdk_problem
 
 try:
     from mcp.server.auth.middleware.bearer_auth import BearerAuthBackend

@@ -10,13 +10,14 @@ from django.conf import settings
 
 from mcp_serving import sdk
 from mcp_serving.conf import DEFAULT_SHUTDOWN_TIMEOUT, valid_shutdown_timeout
-from mcp_serving.deadline import Deadline
 from mcp_serving.errors import AccessNotStated, NoHTTPServer, ShutdownTimeout
-from mcp_serving.ledger import CANCELLED_SECONDS, listed
-from mcp_serving.runtime import Runtime, cancel_what_is_left, drain, imports_frozen, runtimes
-from mcp_serving.serving import signals
-from mcp_serving.serving.standard_streams import StandardStreams
-from mcp_serving.serving.stdio import StdioTransport
+from mcp_serving.runtime import Runtime, end_subscriptions, imports_frozen, runtimes
+from mcp_serving.shutdown import os_signals
+from mcp_serving.shutdown.deadline import Deadline
+from mcp_serving.shutdown.drain import cancel_remaining, drain
+from mcp_serving.shutdown.in_flight import CANCELLED_SECONDS, listed
+from mcp_serving.stdio.streams import StandardStreams
+from mcp_serving.stdio.transport import StdioTransport
 from mcp_serving.transport import Transport
 from mcp_serving.users import local_user
 
@@ -27,8 +28,8 @@ if TYPE_CHECKING:
     from django.contrib.auth.models import AbstractBaseUser
     from mcp.server.lowlevel.server import Server as LowLevelServer
 
-    from mcp_serving.ledger import Ledger
-    from mcp_serving.serving.http import DaphneTransport
+    from mcp_serving.daphne.transport import DaphneTransport
+    from mcp_serving.shutdown.in_flight import InFlightRequests
 
 logger = logging.getLogger(__name__)
 
@@ -143,7 +144,7 @@ class Server:
         loop = asyncio.new_event_loop()
         asyncio.set_event_loop(loop)
         try:
-            with signals.handled_by(loop, self._on_signal):
+            with os_signals.handled_by(loop, self._on_signal):
                 loop.run_until_complete(self._serve(streams, None))
         finally:
             loop.run_until_complete(_end_stray_tasks())
@@ -152,13 +153,13 @@ class Server:
                 loop.close()
 
     def _run_in_daphnes_loop(self, streams: StandardStreams | None) -> None:
-        from mcp_serving.serving import http
+        from mcp_serving.daphne import transport as http
 
         daphne = http.DaphneTransport(http.build(self._http_server))
         _must_say_who_may_call()
         loop = http.loop
         asyncio.set_event_loop(loop)
-        with signals.handled_by(loop, self._on_signal):
+        with os_signals.handled_by(loop, self._on_signal):
             serving = loop.create_task(self._serve(streams, daphne))
             either: set[asyncio.Future[Any]] = {serving, daphne.started}
             loop.run_until_complete(asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED))
@@ -181,7 +182,7 @@ class Server:
             return
         runtime = Runtime.of(self._server)
         runtime.on_broken = self._request_stop
-        stdio = None if streams is None else StdioTransport(streams, runtime.ledger, self._request_stop)
+        stdio = None if streams is None else StdioTransport(streams, runtime.in_flight, self._request_stop)
         try:
             await self._unless_stopping(self._start(runtime, stdio, daphne))
             with imports_frozen():
@@ -194,7 +195,7 @@ class Server:
         served = await self._open(runtime)
         identity = await self._introduce()
         if daphne is not None:
-            addresses = await daphne.listen(runtime.ledger)
+            addresses = await daphne.listen(runtime.in_flight)
             self._announce(f"{identity} is {self._where(addresses)}. Stop it with Ctrl-C or SIGTERM.")
         if stdio is not None:
             local_user.set(self._user)  # for the task that serves stdio: it begins with a copy of this context
@@ -209,7 +210,7 @@ class Server:
             return await runtime.open()
         from mcp_serving.asgi import lifecycle
 
-        lifecycle.leave_the_end_to_server()
+        lifecycle.leave_shutdown_to_server()
         return await lifecycle.start(self._server)
 
     async def _unless_stopping(self, coroutine: Coroutine[Any, Any, None]) -> None:
@@ -229,18 +230,18 @@ class Server:
     async def _shut_down(self, runtime: Runtime, stdio: StdioTransport | None, daphne: DaphneTransport | None) -> None:
         if self._stop_reason:
             self._announce(f"Shutting down: {self._stop_reason}.")
-        ledger = runtime.ledger
+        in_flight = runtime.in_flight
         self._deadline = Deadline(self.shutdown_timeout)
         with self._deadline.scope():
-            await self._drain(ledger, daphne)
-        unfinished = ledger.names
+            await self._drain(in_flight, daphne)
+        unfinished = in_flight.names
         self._deadline = _time_to_clean_up(self._deadline)
-        await cancel_what_is_left(self._deadline, ledger)
+        await cancel_remaining(self._deadline, in_flight)
         # For threads that nobody can cancel there is no use in waiting, but their tasks need a moment to be ended.
-        cut_short, errors = await self._close(stdio, share=0.1 if ledger.left else 0.5)
+        cut_short, errors = await self._close(stdio, share=0.1 if in_flight.left else 0.5)
         unfinished += cut_short
         if daphne is not None:
-            unfinished += await daphne.close_connections(ledger, self._deadline)
+            unfinished += await daphne.close_connections(in_flight, self._deadline)
         if unfinished:
             errors.append(
                 ShutdownTimeout(
@@ -250,14 +251,14 @@ class Server:
             )
         _raise_the_last(errors)
 
-    async def _drain(self, ledger: Ledger, daphne: DaphneTransport | None) -> None:
+    async def _drain(self, in_flight: InFlightRequests, daphne: DaphneTransport | None) -> None:
         """Steps 1 to 3: take nothing new, let the calls finish, end the streams."""
-        ledger.draining = True
+        in_flight.draining = True
         if daphne is not None:
             # A client with every connection in use, as the SDK's often is, needs a new one to answer a question.
-            await ledger.questions_over()
+            await in_flight.questions_over()
             await daphne.stop_accepting()
-        await drain(ledger)
+        await drain(in_flight, end_subscriptions=end_subscriptions)
 
     async def _close(self, stdio: StdioTransport | None, share: float) -> tuple[list[str], list[Exception]]:
         """Step 4: leave the session managers and the lifespans; what was cut short, and what was raised."""

@@ -11,8 +11,8 @@ from mcp.client.context import ClientRequestContext
 from mcp_types import INTERNAL_ERROR, CallToolResult, ElicitRequestParams, ElicitResult, ErrorData
 
 from mcp_serving import sdk
+from mcp_serving.loading import discover
 from mcp_serving.threads import in_callers_thread
-from mcp_serving.tools.discovery import discover
 from mcp_serving.users import local_user
 
 if TYPE_CHECKING:

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.harness import ROOT, Events
-from tests.postgres import PostgreSQL, running_postgresql
-from tests.private_redis import Redis, running_redis
+from tests.support import in_django  # sets Django up, for the tests that need no process
+from tests.support.harness import ROOT, Events
+from tests.support.postgres import PostgreSQL, running_postgresql
+from tests.support.private_redis import Redis, running_redis
 
 if TYPE_CHECKING:
-    from tests.doors import Doors
+    from tests.support.access_servers import AccessServers
 
-os.environ.setdefault("DJANGO_SETTINGS_MODULE", "tests.project.settings")  # for the tests that need no process
 
 # Where the tests run in the background of a script, or under nohup, these are ignored, also in every child:
 # `runmcp` would leave them so, rightly. The tests are about a process that gets them.
@@ -48,9 +48,7 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 @pytest.fixture(scope="session")
 def users() -> Iterator[None]:
-    """The users of tests/in_django.py."""
-    from tests import in_django
-
+    """The users of tests/support/in_django.py."""
     in_django.create_users()
     yield
     in_django.close_connections()
@@ -60,20 +58,18 @@ def users() -> Iterator[None]:
 @pytest.fixture(scope="module")
 def users_of_its_own(users: None) -> Iterator[None]:
     """For a module that makes more users, or changes these: what it leaves behind is undone."""
-    from tests import in_django
-
     yield
     in_django.restore_users()
 
 
 @pytest.fixture(scope="module")
-def doors(tmp_path_factory: pytest.TempPathFactory, users: None) -> Iterator[Doors]:
-    """A process that serves handlers of which each lets in others; see tests/project/doors_asgi.py."""
-    from tests.doors import Doors, serving_doors
+def site(tmp_path_factory: pytest.TempPathFactory, users: None) -> Iterator[AccessServers]:
+    """A process that serves handlers of which each lets in others; see tests/project/access_asgi.py."""
+    from tests.support.access_servers import AccessServers, serving_access_servers
 
-    notes = tmp_path_factory.mktemp("doors") / "events"
-    with serving_doors("runmcp", notes) as (process, address):
-        yield Doors(process, address, notes)
+    notes = tmp_path_factory.mktemp("site") / "events"
+    with serving_access_servers("runmcp", notes) as (process, address):
+        yield AccessServers(process, address, notes)
 
 
 @pytest.fixture(scope="session")

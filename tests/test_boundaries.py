@@ -8,8 +8,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.documents import all_documents
-from tests.harness import ROOT
+from tests.support.documents import all_documents
+from tests.support.harness import ROOT
 
 PACKAGE = ROOT / "mcp_serving"
 

@@ -18,7 +18,7 @@ from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from pydantic import AnyHttpUrl
 
 from mcp_serving import sdk
-from tests.harness import INITIALIZE, ROOT
+from tests.support.harness import INITIALIZE, ROOT
 
 
 def test_mcpserver_keeps_its_low_level_server_in_this_private_attribute() -> None:

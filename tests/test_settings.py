@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.harness import MANAGE, ROOT, environment, runmcp
+from tests.support.harness import MANAGE, ROOT, environment, runmcp
 
 
 def manage(*arguments: str, cwd: Path = ROOT, **changes: str) -> subprocess.CompletedProcess[str]:

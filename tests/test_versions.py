@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import tomllib
 
-from tests.harness import ROOT
+from tests.support.harness import ROOT
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 

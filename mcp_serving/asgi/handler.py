@@ -12,17 +12,18 @@ from django.conf import settings
 from django.urls import re_path
 from django.urls.exceptions import Resolver404
 
-from mcp_serving import layers, sdk
-from mcp_serving.asgi import access, hosts, lifecycle, page
-from mcp_serving.asgi.access import STATE_ONE, VERIFIER_FAILED, Access, VerifierFailed
-from mcp_serving.asgi.guard import Guard, wire_of
-from mcp_serving.asgi.messages import ASGIApp, Receive, Scope, Send, respond
-from mcp_serving.asgi.relay import Relay
-from mcp_serving.asgi.session_events import SessionEvents
-from mcp_serving.asgi.sessions import Bounds, Sessions
+from mcp_serving import channel_layer, sdk
+from mcp_serving.asgi import lifecycle, page
+from mcp_serving.loading import discover
 from mcp_serving.runtime import Runtime, imports_frozen
+from mcp_serving.security import access, hosts
+from mcp_serving.security.access import STATE_ONE, VERIFIER_FAILED, Access, VerifierFailed
+from mcp_serving.sessions.manager import Bounds, Sessions
+from mcp_serving.sessions.resumable_events import SessionEvents
 from mcp_serving.threads import thread_of_its_own
-from mcp_serving.tools.discovery import discover
+from mcp_serving.web_servers.middleware import RequestTrackingMiddleware, wire_of
+from mcp_serving.web_servers.responses import ASGIApp, Receive, Scope, Send, respond
+from mcp_serving.workers.relay import Relay
 
 if TYPE_CHECKING:
     from django.urls import URLPattern
@@ -33,8 +34,8 @@ if TYPE_CHECKING:
     from starlette.applications import Starlette
     from starlette.routing import Route
 
-    from mcp_serving.asgi.access import UserForToken
-    from mcp_serving.asgi.refusal import Refusal
+    from mcp_serving.security.access import UserForToken
+    from mcp_serving.web_servers.refusal import Refusal
 
 logger = logging.getLogger(__name__)
 
@@ -183,7 +184,7 @@ class StreamableHTTPHandler:
         and the handlers of other MCP servers that a request has started since.
         """
         await receive()
-        lifecycle.leave_the_end_to_the_lifespan()
+        lifecycle.leave_closing_to_lifespan()
         try:
             await lifecycle.start(self._server)
         except Exception as error:
@@ -202,8 +203,8 @@ class StreamableHTTPHandler:
 
     async def _guarded(self, app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
         if wire_of(scope) is None:
-            lifecycle.see_to_the_end()
-            app = Guard(app, Runtime.of(self._server).ledger)
+            lifecycle.install_shutdown_hook()
+            app = RequestTrackingMiddleware(app, Runtime.of(self._server).in_flight)
             # httptools leaves the whitespace around a value in it, and the SDK compares values with the message.
             scope = {**scope, "headers": [(name, value.strip(b" \t")) for name, value in scope["headers"]]}
         await app(scope, receive, send)
@@ -297,9 +298,9 @@ class StreamableHTTPHandler:
         view.middleware.insert(1, sessions.bounded)
         manager.app = view
         relay = None
-        if (layer := layers.shared_layer()) is not None:
-            serve_guest = partial(self._guarded, partial(_exchange, sessions.serve_guest))
-            relay = Relay(layer, serve_guest, self.place, manager.max_request_body_size)
+        if (layer := channel_layer.shared_layer()) is not None:
+            serve_incoming = partial(self._guarded, partial(_exchange, sessions.serve_incoming))
+            relay = Relay(layer, serve_incoming, self.place, manager.max_request_body_size)
         try:
             async with manager.run(), sessions.shared(relay):
                 yield Mounted(app, sdk.mcp_endpoint(app, self.options))

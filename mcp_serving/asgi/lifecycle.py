@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary, WeakSet
 
 from mcp_serving import conf
-from mcp_serving.asgi import daphne, hypercorn, signals
-from mcp_serving.deadline import Deadline
-from mcp_serving.ledger import listed
-from mcp_serving.runtime import Runtime, cancel_what_is_left, drain, runtimes
+from mcp_serving.runtime import Runtime, end_subscriptions, runtimes
+from mcp_serving.shutdown.deadline import Deadline
+from mcp_serving.shutdown.drain import cancel_remaining, drain
+from mcp_serving.shutdown.in_flight import listed
+from mcp_serving.web_servers import daphne, hypercorn, os_signals
 
 if TYPE_CHECKING:
     from mcp.server.lowlevel.server import Server as LowLevelServer
@@ -55,17 +56,17 @@ async def start(server: LowLevelServer[Any]) -> LowLevelServer[Any]:
     return await Runtime.of(server).open()
 
 
-def leave_the_end_to_server() -> None:
+def leave_shutdown_to_server() -> None:
     """In this event loop, a ``Server`` drains and closes the handlers."""
     _seen_to.add(asyncio.get_running_loop())
 
 
-def leave_the_end_to_the_lifespan() -> None:
+def leave_closing_to_lifespan() -> None:
     """In this event loop, the web server speaks the ASGI lifespan: that closes the handlers."""
     _told.add(asyncio.get_running_loop())
 
 
-def see_to_the_end() -> None:
+def install_shutdown_hook() -> None:
     """With the first request in an event loop: have what is in flight drained when its web server stops, and closed."""
     loop = asyncio.get_running_loop()
     if loop in _seen_to:
@@ -74,25 +75,25 @@ def see_to_the_end() -> None:
     if daphne.runs(loop):
         daphne.close_with(loop, _close_for_good, CLOSE_SECONDS)
         return
-    rest = partial(_come_to_rest, closes=loop not in _told)
+    rest = partial(drain_on_signal, closes=loop not in _told)
     if not hypercorn.run_when_it_stops(rest):
-        signals.run_before_the_server_hears(rest)
+        os_signals.run_before_the_server_hears(rest)
 
 
-async def _come_to_rest(*, closes: bool) -> None:
+async def drain_on_signal(*, closes: bool) -> None:
     """What no other web server does for MCP: it would wait for a standing stream for ever, or be gone at once."""
-    ledgers = [runtime.ledger for runtime in runtimes()]
+    in_flights = [runtime.in_flight for runtime in runtimes()]
     seconds = conf.configuration().shutdown_timeout
     with Deadline(seconds).scope():
-        await drain(*ledgers)
-    if unfinished := [name for ledger in ledgers for name in ledger.names]:
+        await drain(*in_flights, end_subscriptions=end_subscriptions)
+    if unfinished := [name for in_flight in in_flights for name in in_flight.names]:
         logger.error(
             "The shutdown's %g seconds have passed with %d still running, now cancelled: %s.",
             seconds,
             len(unfinished),
             listed(unfinished),
         )
-    await cancel_what_is_left(Deadline(CLOSE_SECONDS), *ledgers)
+    await cancel_remaining(Deadline(CLOSE_SECONDS), *in_flights)
     if closes:
         await close()
 
@@ -100,7 +101,7 @@ async def _come_to_rest(*, closes: bool) -> None:
 async def _close_for_good() -> None:
     """Daphne listens until its reactor has stopped: a request meanwhile must not start again what is closed."""
     for runtime in runtimes():
-        runtime.ledger.draining = True
+        runtime.in_flight.draining = True
     await close()
 
 

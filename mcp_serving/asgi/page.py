@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from django.utils.html import format_html
 
-from mcp_serving.asgi.messages import Scope, Send, respond
+from mcp_serving.web_servers.responses import Scope, Send, respond
 
 if TYPE_CHECKING:
     from mcp.server.lowlevel.server import Server as LowLevelServer

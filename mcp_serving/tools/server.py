@@ -44,6 +44,8 @@ from pydantic import ValidationError
 
 from mcp_serving import sdk
 from mcp_serving.errors import NoElicitation, UserCanceled, UserDeclined
+from mcp_serving.notifications.bus import ChannelLayerBus, VisibleNotifications, hidden_uris
+from mcp_serving.notifications.legacy import LegacySessions
 from mcp_serving.threads import DjangoThreads, declare, is_async, not_atomic, thread_of_its_own
 from mcp_serving.tools import request_state
 from mcp_serving.tools.declarations import (
@@ -56,11 +58,9 @@ from mcp_serving.tools.declarations import (
     taken,
 )
 from mcp_serving.tools.gate import gated
-from mcp_serving.tools.older_sessions import OlderSessions
 from mcp_serving.tools.permissions import Permissions
 from mcp_serving.tools.question import Confirm
 from mcp_serving.tools.registry import Registry, ResourceOptions, ToolOptions
-from mcp_serving.tools.subscriptions import ChannelLayerBus, VisibleEvents, hidden_uris
 from mcp_serving.users import current_request, local_user, without_cached_permissions
 
 if TYPE_CHECKING:
@@ -129,7 +129,7 @@ class MCPServer(SDKMCPServer[LifespanResultT]):
         bus = None
         if options.get("subscriptions") is not False:
             carrier = options.get("subscriptions") or ChannelLayerBus(name or "mcp-server", serves=self._serves)
-            bus = options["subscriptions"] = VisibleEvents(carrier)
+            bus = options["subscriptions"] = VisibleNotifications(carrier)
         with _root_logger_left_alone():
             super().__init__(
                 name,
@@ -143,10 +143,10 @@ class MCPServer(SDKMCPServer[LifespanResultT]):
                 resources=[self._adopted_resource(resource) for resource in resources or ()],
                 **options,
             )
-        self.middleware[:0] = [_in_django, self._hiding_events]
+        self.middleware[:0] = [_in_django, self._hiding_notifications]
         low_level = sdk.low_level(self)
         if bus is not None:
-            older = OlderSessions(bus, self._may_subscribe)
+            older = LegacySessions(bus, self._may_subscribe)
             self.middleware.insert(1, older.attend)
             low_level.add_request_handler("resources/subscribe", SubscribeRequestParams, older.subscribe)
             low_level.add_request_handler("resources/unsubscribe", UnsubscribeRequestParams, older.unsubscribe)
@@ -492,7 +492,7 @@ class MCPServer(SDKMCPServer[LifespanResultT]):
         declared = self._declared(uri)
         return declared is not None and await self._resource_permissions.allow(declared)
 
-    async def _hiding_events(self, ctx: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:
+    async def _hiding_notifications(self, ctx: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:
         """A subscription to what the user may not read is accepted as one to what does not exist: no event comes."""
         if ctx.method != sdk.LISTEN:
             return await call_next(ctx)

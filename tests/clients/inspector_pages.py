@@ -17,11 +17,11 @@ from urllib.parse import urlencode
 
 import pytest
 
-from tests.asgi_servers import serving
-from tests.bounded import accepts
-from tests.browser import Browser, running_browser, serving_site
-from tests.harness import environment, free_port, running, wait_until
 from tests.npm import MODULES, script
+from tests.support.asgi_servers import serving
+from tests.support.browser import Browser, running_browser, serving_access_servers
+from tests.support.daphne_limits import accepts
+from tests.support.harness import environment, free_port, running, wait_until
 
 INSPECTOR = "@modelcontextprotocol/inspector/clients/launcher/build/index.js"
 OLDER_PAGE = MODULES / "@modelcontextprotocol" / "inspector-client" / "dist"
@@ -108,7 +108,7 @@ def test_the_inspectors_page_lists_the_tools_and_calls_one(
 def test_the_inspectors_older_page_connects_from_its_own_origin_where_that_is_trusted(
     browser: Browser, trusted: bool
 ) -> None:
-    with serving_site(partial(QuietFiles, directory=OLDER_PAGE)) as origin:
+    with serving_access_servers(partial(QuietFiles, directory=OLDER_PAGE)) as origin:
         env = {
             "DJANGO_SETTINGS_MODULE": "tests.clients.settings",
             "TEST_TRUSTED_ORIGINS": json.dumps([origin] if trusted else []),

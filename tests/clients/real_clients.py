@@ -19,10 +19,10 @@ from typing import Any
 
 import pytest
 
-from tests.asgi_servers import serving
 from tests.clients.proxy import Proxy
-from tests.harness import ROOT, Events, environment, running
 from tests.npm import node, script
+from tests.support.asgi_servers import serving
+from tests.support.harness import ROOT, Events, environment, running
 
 HERE = Path(__file__).parent
 INSPECTOR = "@modelcontextprotocol/inspector/clients/launcher/build/index.js"

@@ -23,11 +23,11 @@ from pathlib import Path
 from mcp import Client
 from mcp_types import TextContent, TextResourceContents
 
-from tests.asgi_servers import ALL, serving
-from tests.harness import Process
 from tests.npm import script
-from tests.private_redis import Redis, running_redis
-from tests.workers import several
+from tests.support.asgi_servers import ALL, serving
+from tests.support.harness import Process
+from tests.support.private_redis import Redis, running_redis
+from tests.support.workers import several
 
 CHECKS = {"2025-11-25": 84, "2026-07-28": 152}
 """How many checks the suite makes of a server that lacks nothing, at each version of the protocol."""

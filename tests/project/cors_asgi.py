@@ -14,7 +14,7 @@ from django.urls import re_path
 from pydantic import Field
 from starlette.middleware.cors import CORSMiddleware
 
-from tests.project.doors_asgi import handlers, server  # sets Django up
+from tests.project.access_asgi import handlers, server  # sets Django up
 from tests.project.events import note
 
 

@@ -1,4 +1,4 @@
-"""Servers of which everything fails, with a secret in what it raises: see tests/test_information.py."""
+"""Servers of which everything fails, with a secret in what it raises: see tests/asgi/test_information.py."""
 
 import json
 import os

@@ -1,7 +1,7 @@
 """An MCP server whose handlers use the ORM, on the PostgreSQL that the tests start.
 
 Most handlers return the process id of their database connection. With ``wait`` their query waits for the latch
-of tests/postgres.py, which the test holds: how many are held up, and what is answered meanwhile, is then exact.
+of tests/support/postgres.py, which the test holds: how many are held up, and what is answered meanwhile, is then exact.
 """
 
 import asyncio

@@ -18,9 +18,9 @@ from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import BaseCommand, CommandError
 from django.db import DatabaseError, connections
 
-from mcp_serving import conf, errors
-from mcp_serving.serving.standard_streams import StandardStreams
-from mcp_serving.shadowing import sdk_problem
+from mcp_serving import conf, errors, loading
+from mcp_serving.sdk_installation import sdk_problem
+from mcp_serving.stdio.streams import StandardStreams
 from mcp_serving.transport import Transport
 
 if TYPE_CHECKING:
@@ -142,15 +142,15 @@ class Command(BaseCommand):
             raise CommandError(
                 "No MCP server is named: set MCP_SERVING = {'SERVER': 'project.mcp.server'} or give --server PATH."
             )
-        mcp = conf.load_server(path)
+        mcp = loading.load_server(path)
         if self._transport.uses_http and not (settings.DEBUG or settings.ALLOWED_HOSTS):
             raise CommandError("With DEBUG off, ALLOWED_HOSTS has to name the hosts that clients may ask for.")
         http_server = None
         if self._transport.uses_http and (path := _path(options, "http_server") or configuration.http_server):
-            http_server = conf.load(path)
-        from mcp_serving import layers
+            http_server = loading.load(path)
+        from mcp_serving import channel_layer
 
-        if problem := layers.problem():
+        if problem := channel_layer.problem():
             raise CommandError(problem)
         timeout = options["shutdown_timeout"]
         from mcp_serving.server import Server
@@ -178,7 +178,7 @@ class Command(BaseCommand):
         except model.DoesNotExist:
             raise CommandError(f"--user: there is no user {name!r}.") from None
         except DatabaseError as error:
-            raise CommandError(f"--user: the user {name!r} cannot be looked up: {conf.cause_of(error)}.") from error
+            raise CommandError(f"--user: the user {name!r} cannot be looked up: {loading.cause_of(error)}.") from error
         finally:
             connections.close_all()  # the event loop's thread uses none
         if not user.is_active:

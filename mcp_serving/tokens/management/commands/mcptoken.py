@@ -12,7 +12,7 @@ from django.db import Error
 from django.utils import timezone
 from django.utils.dateparse import parse_date, parse_datetime
 
-from mcp_serving import conf
+from mcp_serving import loading
 from mcp_serving.tokens.checks import user_model_problem
 from mcp_serving.tokens.models import DEFAULT_LIFETIME, Token, key_id_of
 
@@ -56,7 +56,7 @@ class Command(BaseCommand):
             {"create": self._create, "list": self._list, "revoke": self._revoke}[options["action"]](options)
         except Error as error:
             raise CommandError(
-                f"The database cannot be used: {conf.cause_of(error)}. Has `manage.py migrate` been run?"
+                f"The database cannot be used: {loading.cause_of(error)}. Has `manage.py migrate` been run?"
             ) from error
 
     def _create(self, options: dict[str, Any]) -> None:

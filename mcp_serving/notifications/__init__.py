@@ -1,0 +1,1 @@
+"""Telling clients that something has changed."""

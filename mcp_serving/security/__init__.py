@@ -1,0 +1,1 @@
+"""Who may call an MCP endpoint, and for which host and origin."""

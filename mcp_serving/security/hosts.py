@@ -1,0 +1,86 @@
+"""Which Host and Origin a request may carry: what Django's own settings say, by Django's own rules."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from urllib.parse import urlsplit
+
+from django.conf import settings
+from django.core.exceptions import DisallowedHost
+from django.http import HttpRequest
+from django.utils.http import is_same_domain
+
+from mcp_serving.web_servers.refusal import Refusal
+from mcp_serving.web_servers.responses import Scope
+
+_TOLD = "The server's settings do not allow this {}."
+
+
+def refusal(scope: Scope, *, any_origin: bool = False) -> Refusal | None:
+    """Why this request is refused; None if it may pass. With ``any_origin``, its Host alone counts."""
+    try:
+        if (alone := _host_alone(scope)) is not None:
+            _must_be_allowed(alone, tuple(settings.ALLOWED_HOSTS), settings.DEBUG)
+            return None
+        request = _ScopeRequest(scope)
+        host = request.get_host()
+    except DisallowedHost as error:
+        return Refusal(421, _TOLD.format("Host"), str(error).removesuffix("."))
+    origin = request.META.get("HTTP_ORIGIN")
+    if any_origin or origin is None or origin == f"{request.scheme}://{host}" or _is_trusted(origin):
+        return None
+    return Refusal(403, _TOLD.format("Origin"), f"Origin {origin!r} is neither this host nor in CSRF_TRUSTED_ORIGINS")
+
+
+def _host_alone(scope: Scope) -> bytes | None:
+    """The one Host header, where nothing else of the request takes part in the decision; most are such."""
+    if settings.USE_X_FORWARDED_HOST:
+        return None
+    deciding = [(name.lower(), value) for name, value in scope["headers"] if name.lower() in (b"host", b"origin")]
+    return deciding[0][1] if len(deciding) == 1 and deciding[0][0] == b"host" else None
+
+
+@lru_cache(maxsize=64)
+def _must_be_allowed(host: bytes, allowed_hosts: tuple[str, ...], debug: bool) -> None:
+    """Decide once for each Host: a Django request costs more than the rest of the mount together.
+
+    Its arguments are all that Django decides by. What is raised is not kept: refused clients cannot fill the cache.
+
+    Raises:
+        DisallowedHost: by Django's settings, it is not.
+    """
+    _ScopeRequest({"headers": [(b"host", host)]}).get_host()
+
+
+class _ScopeRequest(HttpRequest):
+    """As much of a Django request as ``get_host`` and ``scheme`` look at, proxy settings included."""
+
+    def __init__(self, scope: Scope) -> None:
+        super().__init__()
+        self._scheme: str = scope.get("scheme", "http")
+        server_name, server_port = scope.get("server") or ("unknown", "0")
+        self.META = {"SERVER_NAME": server_name, "SERVER_PORT": str(server_port)}
+        for name, value in scope["headers"]:
+            if b"_" in name:  # it could pass for its twin with a hyphen, past a proxy that sets that one
+                continue
+            key = "HTTP_" + name.decode("latin-1").upper().replace("-", "_")
+            text = value.decode("latin-1")
+            # Repeated headers are joined as Django joins them: two hosts are then no host that is allowed.
+            self.META[key] = f"{self.META[key]},{text}" if key in self.META else text
+
+    def _get_scheme(self) -> str:
+        return self._scheme
+
+
+def _is_trusted(origin: str) -> bool:
+    try:
+        parts = urlsplit(origin)
+    except ValueError:
+        return False
+    for trusted in settings.CSRF_TRUSTED_ORIGINS:
+        if origin == trusted:
+            return True
+        scheme, _, domain = trusted.partition("://")
+        if domain.startswith("*") and parts.scheme == scheme and is_same_domain(parts.netloc, domain.lstrip("*")):
+            return True
+    return False

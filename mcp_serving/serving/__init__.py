@@ -1,1 +1,0 @@
-"""What ``Server`` drives: the two transports, and the signals that end them."""

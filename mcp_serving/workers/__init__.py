@@ -1,0 +1,1 @@
+"""Sessions whose requests arrive at another worker process."""

@@ -1,0 +1,115 @@
+"""That the benchmarks run: what they measure is theirs to say."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from bench import report
+from bench.__main__ import PARTS
+from bench.measuring import Effort, Promise, Results, Row, in_turns, row
+from bench.plots import CAPTIONS
+from tests.support.documents import links
+from tests.support.harness import ROOT
+from tests.support.nginx import needs_nginx
+
+
+def bench(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "bench", *arguments], cwd=ROOT, capture_output=True, text=True, timeout=200
+    )
+
+
+LINES = {
+    "mount": ("mount, uvicorn: JSON, 2025-11-25, p99", "mount, Daphne: SSE, 2026-07-28", "against hello", "≥ 0.95"),
+    "orm": ("sync tool, one query: CONN_MAX_AGE=60, 16 at once", "≥ 1"),
+    "stdio": ("stdio: 16 calls at once", "≥ 1.5", "of 2 promised ratios are kept"),
+    "start": ("runmcp to its first tools/list", "check with the app, against without", "≤ 1.05"),
+    "idle": (
+        "each idle session, at 500",
+        "each open stream of a session, at 500",
+        "calls of 2026-07-28 with 500",
+        "≥ 0.9",
+    ),
+    "shutdown": ("100 calls in flight: lost", "last answer to exit, against uvicorn"),
+    "relay": (
+        "relay: 2 workers, pubsub: round robin, against sticky, p99",
+        "2 workers, pubsub: every call relayed, against local",
+        "messages  relay: one call at a time, pubsub, relayed, against local: each call",
+    ),
+    "events": ("events: 100 listeners on 4 workers, against 1: published, and heard by all", "until the last has it"),
+}
+"""What each part's quick form prints, among others."""
+
+NEEDED = {"orm": "postgres", "relay": "redis", "events": "redis"}
+
+
+@pytest.mark.parametrize("part", [pytest.param(part, marks=needs_nginx if part == "relay" else ()) for part in PARTS])
+def test_a_quick_run_of_a_part_prints_its_lines_of_the_table_and_what_was_run_on(
+    part: str, request: pytest.FixtureRequest
+) -> None:
+    if part in NEEDED:
+        request.getfixturevalue(NEEDED[part])  # skips where there is none
+    done = bench("--quick", "--only", part)
+    assert done.returncode == 0, done.stderr
+    for line in LINES[part]:
+        assert line in done.stdout
+    assert "promised ratios are kept" in done.stdout
+    assert "Python 3." in done.stdout
+    assert "mcp 2." in done.stdout
+
+
+def test_make_runs_them_although_there_is_a_folder_of_that_name() -> None:
+    done = subprocess.run(["make", "--dry-run", "bench", "ARGS=--quick"], cwd=ROOT, capture_output=True, text=True)
+    assert "-m bench --quick\n" in done.stdout
+
+
+def test_the_page_is_written_from_all_parts_only() -> None:
+    done = bench("--write", "--only", "stdio")
+    assert done.returncode == 2
+    assert "--write needs all parts" in done.stderr
+
+
+def test_a_ratio_is_taken_within_each_round_and_its_median_shown() -> None:
+    rounds = [{"ours": 10.0, "theirs": 5.0}, {"ours": 90.0, "theirs": 30.0}, {"ours": 4.0, "theirs": 4.0}]
+    found = row("a part", "a case", rounds, "calls/s", promise=Promise(2.5))
+    assert (found.ratio, found.ours, found.theirs, found.verdict) == (2.0, 10.0, 5.0, "missed")
+
+
+def test_a_promise_of_at_most_is_kept_by_less() -> None:
+    assert Promise(1.1, at_most=True).is_kept_by(1.0)
+    assert not Promise(1.1, at_most=True).is_kept_by(1.2)
+
+
+def test_who_is_first_in_one_round_is_last_in_the_next() -> None:
+    assert in_turns("abc", 0) == list(reversed(in_turns("abc", 1)))
+
+
+def test_the_page_has_a_section_with_its_table_for_each_part() -> None:
+    rows = [
+        Row("stdio", "one call at a time", 2.5, 5000.0, 2000.0, "calls/s", Promise(1.5)),
+        Row("shutdown", "1 call in flight: lost", None, 0, 1, "answers"),
+    ]
+    page = report.document(Results(rows, commands=["python -m django runmcp"]), Effort(), minutes=7.4)
+    assert "1 of 1 promised ratios are kept" in page
+    assert "| 2.50 | ≥ 1.5 | kept | 5,000 | 2,000 | calls/s | stdio: one call at a time |" in page
+    assert "|  |  |  | 0 | 1 | answers | shutdown: 1 call in flight: lost |" in page
+    assert "It took 7.4 minutes" in page
+
+
+def test_the_page_shows_the_plots_that_there_are_and_no_others() -> None:
+    shown = {link for link in links(report.DOCUMENT) if link.endswith(".svg")}
+    assert shown == {f"benchmarks/{name}.svg" for name in CAPTIONS}
+    assert {f"benchmarks/{plot.name}" for plot in report.PLOTS.iterdir()} == shown
+    for plot in shown:
+        assert (report.DOCUMENT.parent / plot).read_text().lstrip().startswith("<?xml")
+
+
+def test_the_page_has_every_part_and_what_was_written_by_hand() -> None:
+    page = report.DOCUMENT.read_text()
+    for heading in report.NOTES:
+        assert f"\n## {heading.capitalize()}" in page
+    assert report.EXPLAINED.read_text().rstrip() in page
+    assert "```console\npython -m django runmcp" in page

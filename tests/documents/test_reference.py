@@ -1,0 +1,42 @@
+"""The reference says what the code says."""
+
+from __future__ import annotations
+
+import argparse
+import re
+
+from mcp_serving import conf
+from mcp_serving.management.commands import runmcp
+from tests.support.documents import DOCS, blocks
+from tests.support.harness import ROOT
+
+
+def test_the_page_about_checks_has_each_check_and_no_other() -> None:
+    page = (DOCS / "reference" / "checks.md").read_text()
+    told = re.findall(r"^\| `(mcp_\w+\.\w\d+)` \| (always|`--deploy`)", page, re.MULTILINE)
+    source = "\n".join(path.read_text() for path in (ROOT / "mcp_serving").rglob("*.py"))
+    assert sorted(name for name, _ in told) == sorted(set(re.findall(r'"(mcp_\w+\.[EWI]\d+)"', source)))
+    at_once = source[source.index("def check_settings") : source.index("def check_import")]
+    for name, when in told:
+        if name.startswith("mcp_serving"):
+            assert (when == "always") == (name in at_once), name
+
+
+def test_the_table_of_settings_has_each_key_and_option() -> None:
+    readme = (ROOT / "README.md").read_text()
+    table = readme[readme.index("## Settings") : readme.index("If `runmcp` is an unknown command")]
+    assert set(re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)) - {"MCP_SERVING"} == set(conf._KEYS)
+    assert set(re.findall(r"`(--[\w-]+)`", table)) == set(own_options())
+
+
+def own_options() -> dict[str, str]:
+    """The command's own options, with what is said of them."""
+    parser = argparse.ArgumentParser(add_help=False)
+    runmcp.Command().add_arguments(parser)
+    return {action.option_strings[0]: action.help or "" for action in parser._actions}
+
+
+def test_the_page_about_the_command_says_what_its_help_says() -> None:
+    ((_, told), *_) = blocks(DOCS / "reference" / "command.md")
+    given = dict(re.findall(r"^  (--[\w-]+) [A-Z]+\s+(.*?)(?=^  --|\Z)", told, re.DOTALL | re.MULTILINE))
+    assert {option: " ".join(text.split()) for option, text in given.items()} == own_options()

@@ -1,0 +1,604 @@
+"""Events within one process: users, slow clients, transactions of a test, models."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+import threading
+import unittest
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import anyio
+import anyio.lowlevel
+import pytest
+from anyio import to_thread
+from mcp import MCPError
+from mcp.server.mcpserver import Context
+from mcp.server.subscriptions import InMemorySubscriptionBus
+
+from tests.support import in_django
+from tests.support.harness import DEADLINE, wait_until
+from tests.support.private_redis import Redis
+
+from django.contrib.auth.models import Permission, User  # isort: skip - after Django is set up
+from django.db import transaction  # isort: skip
+from django.db.models.signals import post_delete, post_save  # isort: skip
+from django.test import TestCase, override_settings  # isort: skip
+from django.utils.module_loading import import_string  # isort: skip
+
+from mcp_serving import (  # isort: skip
+    MCPServer,
+    anotify_resource_updated,
+    notify_on_change,
+    notify_prompts_changed,
+    notify_resource_updated,
+    notify_resources_changed,
+    notify_tools_changed,
+)
+from mcp_serving import channel_layer  # isort: skip
+from mcp_serving.notifications import receive as receiving  # isort: skip
+from mcp_serving.notifications.publish import Others, here, message, others  # isort: skip
+from mcp_serving.testing import client  # isort: skip
+from mcp_serving.tools import older_sessions  # isort: skip
+
+pytestmark = [
+    pytest.mark.usefixtures("users_of_its_own"),
+    pytest.mark.filterwarnings("ignore::mcp.shared.exceptions.MCPDeprecationWarning"),
+]
+
+FENCE = "open://fence"
+
+
+def made_server(**options: Any) -> MCPServer[Any]:
+    server: MCPServer[Any] = MCPServer("in-process", **options)
+
+    @server.resource("open://{name}")
+    def opened(name: str) -> str:
+        return name
+
+    @server.resource("secret://{name}", permission="auth.view_user")
+    def secret(name: str) -> str:
+        return name
+
+    @server.tool()
+    async def tell(ctx: Context, uri: str) -> None:
+        await ctx.notify_resource_updated(uri)
+
+    return server
+
+
+class Heard:
+    """What an older client is sent, in order."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+        self._changed = anyio.Event()
+
+    async def __call__(self, message: Any) -> None:
+        params = getattr(message, "params", None)
+        self.names.append(getattr(params, "uri", None) or message.method)
+        self._changed.set()
+        self._changed = anyio.Event()
+
+    async def until(self, name: str) -> list[str]:
+        with anyio.fail_after(DEADLINE):
+            while name not in self.names:
+                await self._changed.wait()
+        return self.names[: self.names.index(name)]
+
+
+def run(work: Any) -> None:
+    anyio.run(work)
+
+
+def test_an_older_session_cannot_subscribe_to_what_is_hidden_and_cannot_tell_that_it_is() -> None:
+    server = made_server()
+
+    async def refusal(session: Any, uri: str) -> str:
+        with pytest.raises(MCPError) as raised:
+            await session.subscribe_resource(uri)
+        assert raised.value.error.data == {"uri": uri}
+        return f"{raised.value.error.code} {raised.value.error.message.replace(uri, 'URI')}"
+
+    async def work() -> None:
+        heard = {name: Heard() for name in ("ann", "clerk")}
+        async with (
+            client(server, user=in_django_user["ann"], mode="legacy", message_handler=heard["ann"]) as ann,
+            client(server, user=in_django_user["clerk"], mode="legacy", message_handler=heard["clerk"]) as clerk,
+        ):
+            assert await refusal(ann, "secret://7") == await refusal(ann, "nowhere://7")
+            await clerk.subscribe_resource("secret://7")
+            for session in (ann, clerk):
+                await session.subscribe_resource(FENCE)
+            notify_resource_updated("secret://7")
+            await ann.call_tool("tell", {"uri": "secret://7"})
+            notify_resource_updated(FENCE)
+            assert await heard["ann"].until(FENCE) == []
+            assert set(await heard["clerk"].until(FENCE)) == {"secret://7"}
+
+    in_django_user = {name: in_django.user(name) for name in ("ann", "clerk")}
+    run(work)
+
+
+def test_an_older_client_that_does_not_read_holds_up_no_other_and_nothing_piles_up() -> None:
+    server = made_server()
+    uris = [f"open://{number}" for number in range(50)]
+    sessions: list[Any] = []
+    made = older_sessions._Session.__init__
+
+    async def work() -> None:
+        never = anyio.Event()
+        heard = Heard()
+
+        async def does_not_read(message: Any) -> None:
+            await never.wait()
+
+        async with (
+            client(server, mode="legacy", message_handler=does_not_read) as slow,
+            client(server, mode="legacy", message_handler=heard) as other,
+        ):
+            for uri in uris:
+                await slow.subscribe_resource(uri)
+            for uri in [*uris, FENCE]:
+                await other.subscribe_resource(uri)
+            for _ in range(100):
+                for uri in uris:
+                    notify_resource_updated(uri)
+                await anyio.lowlevel.checkpoint()
+            notify_resource_updated(FENCE)
+            assert set(await heard.until(FENCE)) == set(uris)
+            assert max(len(session._unsent) for session in sessions) <= len(uris)
+            never.set()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            older_sessions._Session, "__init__", lambda self, *args: (made(self, *args), sessions.append(self))[0]
+        )
+        run(work)
+    assert len(sessions) == 2
+
+
+def test_a_session_can_subscribe_to_so_many_resources_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(older_sessions, "MOST_SUBSCRIPTIONS", 2)
+
+    async def work() -> None:
+        async with client(made_server(), mode="legacy") as session:
+            for uri in ("open://1", "open://2", "open://2"):
+                await session.subscribe_resource(uri)
+            with pytest.raises(MCPError, match="Subscription limit reached"):
+                await session.subscribe_resource("open://3")
+            await session.unsubscribe_resource("open://1")
+            await session.subscribe_resource("open://3")
+            with pytest.raises(MCPError, match="Unknown resource"):
+                await session.subscribe_resource("open://" + 3000 * "3")
+
+    run(work)
+
+
+def test_each_list_that_changes_is_told_to_older_sessions_without_a_subscription() -> None:
+    async def work() -> None:
+        heard = Heard()
+        async with client(made_server(), mode="legacy", message_handler=heard) as session:
+            await session.list_tools()
+            for notify in (notify_tools_changed, notify_prompts_changed, notify_resources_changed):
+                notify()
+            kinds = [f"notifications/{kind}/list_changed" for kind in ("tools", "prompts", "resources")]
+            assert [*await heard.until(kinds[-1]), kinds[-1]] == kinds
+
+    run(work)
+
+
+def test_a_server_with_a_bus_of_its_own_hears_what_is_published_there_alone() -> None:
+    server = made_server(subscriptions=InMemorySubscriptionBus())
+
+    async def work() -> None:
+        heard = Heard()
+        async with client(server, mode="legacy", message_handler=heard) as session:
+            for uri in ("open://1", "open://2", FENCE):
+                await session.subscribe_resource(uri)
+            notify_resource_updated("open://1")
+            for uri in ("open://2", FENCE):
+                await session.call_tool("tell", {"uri": uri})
+            assert await heard.until(FENCE) == ["open://2"]
+
+    run(work)
+
+
+def test_a_server_without_subscriptions_offers_none() -> None:
+    async def work() -> None:
+        async with client(made_server(subscriptions=False), mode="legacy") as session:
+            assert session.server_capabilities is not None
+            assert not session.server_capabilities.resources.subscribe  # type: ignore[union-attr]
+            with pytest.raises(MCPError, match="Method not found"):
+                await session.subscribe_resource("open://1")
+
+    run(work)
+
+
+def test_it_may_be_told_in_any_thread() -> None:
+    async def work() -> None:
+        heard = Heard()
+        async with (
+            client(made_server(), mode="legacy", message_handler=heard) as older,
+            client(made_server()) as modern,
+            modern.listen(resource_subscriptions=[FENCE]) as subscription,
+        ):
+            for uri in ("open://1", "open://2", FENCE):
+                await older.subscribe_resource(uri)
+            await to_thread.run_sync(notify_resource_updated, "open://1")
+            thread = threading.Thread(target=anyio.run, args=(anotify_resource_updated, "open://2"))
+            thread.start()
+            await to_thread.run_sync(thread.join)
+            notify_resource_updated(FENCE)
+            assert await heard.until(FENCE) == ["open://1", "open://2"]
+            with anyio.fail_after(DEADLINE):
+                assert (await anext(aiter(subscription))).uri == FENCE  # type: ignore[union-attr]
+
+    run(work)
+
+
+# Models
+
+
+@pytest.fixture
+def connected() -> Iterator[None]:
+    """Undoes what a test has connected."""
+    before = list(post_save.receivers), list(post_delete.receivers)
+    yield
+    for signal, receivers in zip((post_save, post_delete), before, strict=True):
+        signal.receivers[:] = receivers
+        signal.sender_receivers_cache.clear()
+
+
+@pytest.mark.parametrize(
+    ("uri", "wrong"),
+    [
+        ("users://{nickname}", "'users://{nickname}' has {nickname}, but auth.User has no 'nickname'."),
+        ("users://{pk}/{nickname}", "auth.User has no 'nickname'."),
+        ("permissions://{content_type.nickname}", "contenttypes.ContentType has no 'nickname'."),
+        ("users://{}", "which is no attribute"),
+        ("users://{pk!r}", "which is no attribute"),
+        ("users://{pk", "has a brace that belongs to no other"),
+    ],
+)
+def test_a_template_that_does_not_fit_the_model_is_an_error_at_once(uri: str, wrong: str, connected: None) -> None:
+    model = Permission if "permissions" in uri else User
+    before = len(post_save.receivers)
+    with pytest.raises(ValueError) as raised:
+        notify_on_change(model, uri)
+    assert wrong in str(raised.value)
+    assert len(post_save.receivers) == before
+
+
+def told_in(work: Any) -> list[str]:
+    """What a listener hears of ``work``, which runs in Django's TestCase: nothing is ever committed there."""
+    told: list[str] = []
+
+    class Bus:
+        def hear(self, message: dict[str, Any]) -> None:
+            told.append(message["uri"] or message["kind"])
+
+    bus = Bus()
+    here.join(bus)
+
+    class Case(TestCase):
+        def runTest(self) -> None:  # noqa: N802
+            work(self)
+
+    result = unittest.TestResult()
+    unittest.TestSuite([Case()]).run(result)
+    assert result.wasSuccessful(), result.failures + result.errors
+    return told
+
+
+def test_in_a_testcase_it_is_told_as_all_that_waits_for_the_commit() -> None:
+    def work(case: TestCase) -> None:
+        notify_resource_updated("open://never")
+        with case.captureOnCommitCallbacks(execute=True) as callbacks:
+            notify_resource_updated("open://1")
+        assert len(callbacks) == 1
+
+    assert told_in(work) == ["open://1"]
+
+
+def test_a_savepoint_that_is_rolled_back_takes_its_events_with_it() -> None:
+    def work(case: TestCase) -> None:
+        with case.captureOnCommitCallbacks(execute=True):
+            notify_resource_updated("open://1")
+            with transaction.atomic():
+                notify_resource_updated("open://2")
+                transaction.set_rollback(True)
+
+    assert told_in(work) == ["open://1"]
+
+
+def test_a_model_is_connected_once_and_tells_of_what_is_in_the_template(connected: None) -> None:
+    for _ in range(2):
+        notify_on_change(User, "users://{username}/{pk}", lists=True)
+    notify_on_change(User, "users://all")
+
+    def work(case: TestCase) -> None:
+        with case.captureOnCommitCallbacks(execute=True):
+            user = User.objects.create(username="a/b ü")
+            user.save()
+            User.objects.filter(pk=user.pk).update(first_name="nobody is told")
+            uris.append(f"users://a%2Fb%20%C3%BC/{user.pk}")
+            user.delete()
+
+    uris: list[str] = []
+    told = told_in(work)
+    assert sorted(told) == sorted([*uris * 3, *["users://all"] * 3, *["resources_changed"] * 2])
+
+
+def test_a_template_that_fails_for_an_object_costs_the_event_and_not_the_save(
+    connected: None, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(User, "unlucky", property(lambda self: 1 / 0), raising=False)
+    notify_on_change(User, "users://{unlucky}")
+
+    def work(case: TestCase) -> None:
+        with case.captureOnCommitCallbacks(execute=True):
+            User.objects.create(username="saved")
+        assert User.objects.filter(username="saved").exists()
+
+    assert told_in(work) == []
+    (record,) = [each for each in caplog.records if each.name == "mcp_serving.notifications.model_signals"]
+    assert record.levelno == logging.WARNING
+    assert record.getMessage() == "No client was told of a change of auth.User (ZeroDivisionError: division by zero)."
+
+
+def test_a_layer_that_fails_is_one_line_and_no_error(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(self: Others) -> None:
+        raise ValueError("of a setting,\nin two lines")
+
+    monkeypatch.setattr(Others, "layer", fail)
+    notify_resource_updated("open://1")
+    run(partial(anotify_resource_updated, "open://1"))
+    assert {record.getMessage() for record in caplog.records} == {
+        "Clients were not told of a change (ValueError: of a setting, in two lines)."
+    }
+
+
+def test_a_task_that_outlives_its_call_may_tell() -> None:
+    server = made_server()
+    left = anyio.Event()
+    tasks = []
+
+    @server.tool()
+    async def begin() -> int:
+        async def later() -> None:
+            await left.wait()
+            await anotify_resource_updated(FENCE)
+
+        tasks.append(asyncio.create_task(later()))
+        return await User.objects.acount()
+
+    async def work() -> None:
+        heard = Heard()
+        async with client(server, mode="legacy", message_handler=heard) as session:
+            await session.subscribe_resource(FENCE)
+            await session.call_tool("begin", {})
+            left.set()
+            await heard.until(FENCE)
+
+    run(work)
+
+
+# The channel layer
+
+
+def test_a_layer_whose_package_is_missing_says_where_it_comes_from(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Missing:
+        @staticmethod
+        def find_spec(name: str, *_: Any) -> None:
+            if name == "channels_redis":
+                raise ModuleNotFoundError(name=name)
+
+    monkeypatch.setattr(sys, "meta_path", [Missing, *sys.meta_path])
+    for name in [name for name in sys.modules if name.partition(".")[0] == "channels_redis"]:
+        monkeypatch.delitem(sys.modules, name)
+    with override_settings(CHANNEL_LAYERS={"default": {"BACKEND": "channels_redis.core.RedisChannelLayer"}}):
+        problem = channel_layer.problem()
+    assert problem is not None
+    assert problem.startswith("CHANNEL_LAYERS['default']: ")
+    assert problem.endswith("It comes with mcp-serving[redis].")
+
+
+def test_a_layer_that_reaches_no_other_process_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    in_memory = {"default": {"BACKEND": "channels.layers.InMemoryChannelLayer"}}
+    for configured in (in_memory, {}):
+        with override_settings(CHANNEL_LAYERS=configured):
+            assert not others.exist
+    with override_settings(CHANNEL_LAYERS={"default": {"BACKEND": "channels_redis.core.RedisChannelLayer"}}):
+        assert others.exist
+
+
+CORE, PUBSUB = "channels_redis.core.RedisChannelLayer", "channels_redis.pubsub.RedisPubSubChannelLayer"
+
+
+@pytest.fixture(params=[CORE, PUBSUB])
+def layer(request: pytest.FixtureRequest, redis: Redis, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The layer of the process, with another prefix for each test."""
+    made = import_string(request.param)(hosts=[redis.url], prefix=request.node.name[-50:])
+    monkeypatch.setattr(Others, "layer", lambda self: made)
+    return made
+
+
+class Told:
+    """A bus, and what it has heard."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+        here.join(self)
+
+    def hear(self, message: dict[str, Any]) -> None:
+        self.names.append(message["uri"])
+
+    async def until(self, name: str) -> list[str]:
+        await to_thread.run_sync(wait_until, lambda: name in self.names, name)
+        return self.names[: self.names.index(name)]
+
+
+async def sent_by_another_process(layer: Any, uri: str) -> dict[str, Any]:
+    event = message("resource_updated", uri=uri)
+    await layer.group_send(receiving.GROUP, event)
+    return event
+
+
+def test_channels_own_consumers_and_events_do_not_wait_for_each_other(layer: Any) -> None:
+    async def work() -> None:
+        told = Told()
+        async with receiving.receive_from_other_processes():
+            channel = await layer.new_channel()
+            for number in range(3):
+                consumer = asyncio.create_task(layer.receive(channel))
+                await anyio.sleep(0.02)  # both are waiting now, one of them for the other's lock
+                with anyio.fail_after(DEADLINE):
+                    await layer.send(channel, {"type": "chat"})
+                    await consumer
+                consumer = asyncio.create_task(layer.receive(channel))
+                await anyio.sleep(0.02)
+                await sent_by_another_process(layer, f"open://{number}")
+                await told.until(f"open://{number}")
+                await layer.send(channel, {"type": "chat"})
+                await consumer
+
+    run(work)
+
+
+def test_an_event_that_a_layer_delivers_twice_is_heard_once(layer: Any) -> None:
+    async def work() -> None:
+        told = Told()
+        async with receiving.receive_from_other_processes():
+            event = await sent_by_another_process(layer, "open://1")
+            await layer.group_send(receiving.GROUP, event)
+            await sent_by_another_process(layer, FENCE)
+            assert await told.until(FENCE) == ["open://1"]
+
+    run(work)
+
+
+@pytest.mark.parametrize("layer", [CORE], indirect=True)
+def test_a_receive_that_ends_in_a_timeout_is_no_layer_that_is_away(
+    layer: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As with channels_redis and redis-py from 8.0 on, after five seconds."""
+    monkeypatch.setattr(receiving, "HEARD_SECONDS", 0.05)
+    receive, given_up = layer.receive, threading.Event()
+
+    async def receive_for_a_while(channel: str) -> Any:
+        with anyio.move_on_after(0.1):
+            return await receive(channel)
+        given_up.set()
+        raise TimeoutError("Timeout reading")
+
+    monkeypatch.setattr(layer, "receive", receive_for_a_while)
+
+    async def work() -> None:
+        told = Told()
+        async with receiving.receive_from_other_processes():
+            for _ in range(2):
+                given_up.clear()
+                await to_thread.run_sync(given_up.wait, DEADLINE)
+            await sent_by_another_process(layer, FENCE)
+            await told.until(FENCE)
+
+    run(work)
+    assert caplog.records == []
+
+
+@pytest.mark.parametrize("layer", [CORE], indirect=True)
+def test_a_server_that_ends_is_no_member_any_more(layer: Any, redis: Redis) -> None:
+    group = f"{layer.prefix}:group:{receiving.GROUP}"
+
+    async def work() -> None:
+        async with receiving.receive_from_other_processes():
+            with redis.client() as client:
+                assert client.zcard(group) == 1
+
+    run(work)
+    with redis.client() as client:
+        assert client.zcard(group) == 0
+
+
+def test_who_was_forgotten_by_the_layer_joins_again(layer: Any, redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(receiving, "REJOIN_SECONDS", 0.1)
+
+    async def work() -> None:
+        told = Told()
+        async with receiving.receive_from_other_processes():
+            with redis.client() as client:
+                client.flushall()
+            with anyio.fail_after(DEADLINE):
+                while FENCE not in told.names:
+                    await sent_by_another_process(layer, FENCE)
+                    await anyio.sleep(0.05)
+
+    run(work)
+
+
+@pytest.mark.parametrize("backend", [CORE, PUBSUB])
+def test_each_layer_of_channels_redis_recovers_from_a_restart(
+    backend: str, redis_of_its_own: Redis, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(receiving, "REJOIN_SECONDS", 0.2)
+    layer = import_string(backend)(hosts=[redis_of_its_own.url])
+    monkeypatch.setattr(Others, "layer", lambda self: layer)
+
+    async def work() -> None:
+        told = Told()
+        async with receiving.receive_from_other_processes():
+            await sent_by_another_process(layer, "open://1")
+            assert await told.until("open://1") == []
+            redis_of_its_own.stop()
+            await others.send(message("resource_updated", uri="open://lost"))
+            assert others.away
+            redis_of_its_own.start()
+            with anyio.fail_after(DEADLINE):
+                while "open://2" not in told.names:
+                    await others.send(message("resource_updated", uri="open://2"))
+                    await anyio.sleep(0.05)
+        assert told.names.count("open://1") == 1
+        assert "open://lost" not in told.names
+
+    run(work)
+    ours = [record.getMessage()[:32] for record in caplog.records if record.name == "mcp_serving.notifications.publish"]
+    assert ours == ["The channel layer cannot be used", "The channel layer can be used ag"]
+
+
+def test_two_event_loops_of_a_process_both_hear(
+    layer: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second receives by itself once the first has ended."""
+    monkeypatch.setattr(receiving, "TURN_SECONDS", 0.05)
+    told, ready, first_may_end = Told(), threading.Barrier(3), threading.Event()
+
+    async def receive(until: threading.Event) -> None:
+        async with receiving.receive_from_other_processes():
+            await to_thread.run_sync(ready.wait, DEADLINE)
+            await to_thread.run_sync(until.wait, DEADLINE)
+
+    async def send() -> None:
+        await sent_by_another_process(layer, "open://1")
+        assert await told.until("open://1") == []
+        first_may_end.set()
+        with anyio.fail_after(DEADLINE):
+            while "open://2" not in told.names:
+                await sent_by_another_process(layer, "open://2")
+                await anyio.sleep(0.05)
+
+    all_may_end = threading.Event()
+    threads = [threading.Thread(target=anyio.run, args=(receive, until)) for until in (first_may_end, all_may_end)]
+    for thread in threads:
+        thread.start()
+    ready.wait(DEADLINE)
+    run(send)
+    all_may_end.set()
+    for thread in threads:
+        thread.join()
+    assert caplog.records == []

@@ -1,0 +1,344 @@
+"""A session belongs to who opened it, nobody takes more of them than allowed, and nobody can tell whose one is."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import httpx2
+import pytest
+from django.test import override_settings
+from mcp.server.streamable_http import MCP_SESSION_ID_HEADER
+from starlette.authentication import SimpleUser, UnauthenticatedUser
+
+from mcp_serving.sessions.manager import _Session, _signer, _unsigned, principal
+from tests.support.access_servers import AccessServers, bearer, logged_in
+from tests.support.harness import DEADLINE, INITIALIZE, INITIALIZED, call, wait_until
+from tests.support.http_client import listen
+from tests.support.raw_http import Request, headers_of
+
+Headers = dict[str, str]
+
+
+def opened(site: AccessServers, path: str, who: Headers) -> str:
+    """The id of a new session."""
+    opening = site.ask(path, **who)
+    assert opening.status_code == 200, opening.content
+    session = opening.headers[MCP_SESSION_ID_HEADER]
+    said = httpx2.post(site.address + path, json=INITIALIZED, headers={**headers_of(INITIALIZED, session), **who})
+    assert said.status_code == 202
+    return session
+
+
+def ended(site: AccessServers, path: str, who: Headers, session: str) -> int:
+    return httpx2.delete(site.address + path, headers={"Mcp-Session-Id": session, **who}).status_code
+
+
+ATTEMPTS = ["POST", "answer", "GET", "DELETE", "resume"]
+
+
+def attempted(site: AccessServers, path: str, how: str, who: Headers, session: str) -> tuple[int, Headers, bytes]:
+    """All that a caller sees who tries to use a session in one way."""
+    url = site.address + path
+    common = {"Mcp-Session-Id": session, "MCP-Protocol-Version": "2025-11-25", **who}
+    stream = {**common, "Accept": "text/event-stream"}
+    message = call(1, "who")
+    answer = {"jsonrpc": "2.0", "id": 1, "result": {"action": "accept", "content": {}}}
+    json_headers = {"Accept": "application/json, text/event-stream", **common}
+    if how == "GET":
+        got = httpx2.get(url, headers=stream, timeout=DEADLINE)
+    elif how == "resume":
+        got = httpx2.get(url, headers={**stream, "Last-Event-ID": "1"}, timeout=DEADLINE)
+    elif how == "DELETE":
+        got = httpx2.delete(url, headers=common)
+    else:
+        got = httpx2.post(url, json=message if how == "POST" else answer, headers=json_headers)
+    return got.status_code, {k: v for k, v in got.headers.items() if k != "date"}, got.content
+
+
+OWNERS = {
+    "users": ("/public", "ann", "bob"),
+    "a user, and nobody": ("/public", "ann", ""),
+    "nobody, and a user": ("/public", "", "ann"),
+    "tokens of users": ("/token", "ann", "bob"),
+    "tokens": ("/userless", "one", "two"),
+}
+
+
+def shown(path: str, name: str) -> Headers:
+    """What a caller of this name sends along."""
+    if not name:
+        return {}
+    return logged_in(name) if path == "/public" else bearer(f"{name}-token")
+
+
+@pytest.mark.parametrize("how", ATTEMPTS)
+@pytest.mark.parametrize(("path", "owner", "other"), OWNERS.values(), ids=OWNERS)
+def test_anothers_session_is_one_that_does_not_exist_nor_can_it_be_told_from_one(
+    path: str, owner: str, other: str, how: str, site: AccessServers
+) -> None:
+    mine, theirs = shown(path, owner), shown(path, other)
+    session = opened(site, path, mine)
+    over = opened(site, path, theirs)
+    assert ended(site, path, theirs, over) == 200
+    foreign = attempted(site, path, how, theirs, session)
+    assert foreign[0] == 404
+    assert foreign == attempted(site, path, how, theirs, over)
+    for unknown in ("0" * 32, "nonsense", session[:32], session[:-1], over + "A", session.swapcase()):
+        assert foreign == attempted(site, path, how, theirs, unknown)
+    status, _, content = attempted(site, path, "POST", mine, session)
+    assert (status, b'"isError":false' in content) == (200, True)
+
+
+@pytest.mark.parametrize("how", ATTEMPTS)
+def test_a_session_that_has_expired_is_one_that_does_not_exist(how: str, site: AccessServers) -> None:
+    who = logged_in("ann")
+    session = opened(site, "/fleeting", who)
+    for _ in range(10):
+        time.sleep(2)  # longer than the idle timeout: each look at the session would keep it alive
+        expired = attempted(site, "/fleeting", how, who, session)
+        if expired[0] == 404:
+            break
+    assert expired[0] == 404
+    for unknown in ("0" * 32, "nonsense", session[:-1]):
+        assert expired == attempted(site, "/fleeting", how, who, unknown)
+
+
+def test_a_call_whose_client_ends_the_session_is_answered_with_404(site: AccessServers) -> None:
+    def slow_ones() -> int:
+        return site.notes.read_text().split().count("slow") if site.notes.exists() else 0
+
+    session = opened(site, "/json", {})
+    message = call(1, "slow")
+    before = slow_ones()
+    waiting = Request(site.address, "/json", "POST", headers_of(message, session), message, wait=False)
+    wait_until(lambda: slow_ones() > before, "the call runs")
+    assert ended(site, "/json", {}, session) == 200
+    assert waiting.answered().status == 404
+    assert b"Session terminated" in waiting.read()
+
+
+@pytest.mark.parametrize("path", ["/login", "/fleeting"])
+def test_who_would_resume_where_no_event_is_kept_gets_a_new_stream(path: str, site: AccessServers) -> None:
+    who = logged_in("ann")
+    session = opened(site, path, who)
+    headers = {"Mcp-Session-Id": session, "Accept": "text/event-stream", "Last-Event-ID": "1", **who}
+    stream = Request(site.address, path, "GET", headers)
+    assert (stream.status, stream.header("content-type")) == (200, "text/event-stream")
+    stream.leave()
+
+
+def test_who_has_logged_out_has_lost_the_session(site: AccessServers) -> None:
+    from django.contrib.sessions.backends.db import SessionStore
+
+    who = logged_in("ann")
+    session = opened(site, "/public", who)
+    guarded = opened(site, "/login", who)
+    assert attempted(site, "/public", "POST", who, session)[0] == 200
+    SessionStore(who["Cookie"].removeprefix("sessionid=")).flush()
+    for how in ATTEMPTS:
+        assert attempted(site, "/public", how, who, session)[0] == 404
+        assert attempted(site, "/login", how, who, guarded)[0] == 401
+    again = logged_in("bob")
+    assert attempted(site, "/login", "POST", again, guarded)[0] == 404
+
+
+@pytest.mark.parametrize("path", ["/token", "/oauth", "/userless"])
+def test_a_revoked_token_has_lost_the_session_and_another_of_the_same_user_does_not_have_it(
+    path: str, site: AccessServers
+) -> None:
+    old, new = bearer(f"ann-token-{path[1:]}-old"), bearer(f"ann-token-{path[1:]}-new")
+    session = opened(site, path, old)
+    assert attempted(site, path, "POST", old, session)[0] == 200
+    site.say(f"ann-token-{path[1:]}-old")
+    for how in ATTEMPTS:
+        assert attempted(site, path, how, old, session)[0] == 401
+        assert attempted(site, path, how, new, session)[0] == 404
+
+
+def test_a_user_who_is_deactivated_has_lost_the_session(site: AccessServers) -> None:
+    from django.contrib.auth.models import User
+
+    User.objects.create_user("leaver")
+    cookie, token = logged_in("leaver"), bearer("leaver-token")
+    by_cookie, by_token = opened(site, "/login", cookie), opened(site, "/token", token)
+    User.objects.filter(username="leaver").update(is_active=False)
+    for how in ATTEMPTS:
+        assert attempted(site, "/login", how, cookie, by_cookie)[0] == 401
+        assert attempted(site, "/token", how, token, by_token)[0] == 401
+    User.objects.filter(username="leaver").delete()
+
+
+def test_users_who_are_no_models_are_told_apart_too() -> None:
+    alice, mallory = principal({"user": SimpleUser("alice")}), principal({"user": SimpleUser("mallory")})
+    assert alice == principal({"user": SimpleUser("alice")})
+    assert len({alice, mallory, principal({}), principal({"user": UnauthenticatedUser()})}) == 3
+    assert principal({}) is None
+
+
+def test_a_session_id_counts_for_as_long_as_the_key_that_signed_it() -> None:
+    def is_known(session: bytes, owner: str | None) -> bool:
+        return _Session.of([session], owner).id == "an-id"
+
+    with override_settings(SECRET_KEY="first"):
+        session = _signer("ann").sign("an-id.nonce.").encode()
+        assert all(is_known(session, "ann") for _ in range(2))
+        assert not is_known(session, "bob")
+        assert not is_known(session, None)
+    with override_settings(SECRET_KEY="second", SECRET_KEY_FALLBACKS=["first"]):
+        assert is_known(session, "ann")
+    with override_settings(SECRET_KEY="second"):
+        assert not is_known(session, "ann")
+
+
+def test_nothing_is_kept_of_session_ids_that_were_never_given_out() -> None:
+    kept = _unsigned.cache_info().currsize
+    assert all(_Session.of([b"made-up.nonce:%d" % number], None).id == _Session.id for number in range(10))
+    assert _unsigned.cache_info().currsize == kept
+
+
+def test_two_session_ids_in_one_request_are_none(site: AccessServers) -> None:
+    session = opened(site, "/public", {})
+    message = call(1, "who")
+    headers = [*headers_of(message, session).items(), ("Mcp-Session-Id", session)]
+    assert httpx2.post(f"{site.address}/public", json=message, headers=headers).status_code == 404
+
+
+# Resuming
+
+
+def result_with_event_id(site: AccessServers, session: str, who: Headers) -> tuple[str, str]:
+    """The id of the event before the result of a call, and that of the result."""
+    message = call(1, "who")
+    body = httpx2.post(
+        f"{site.address}/public", json=message, headers={**headers_of(message, session), **who}
+    ).content.decode()
+    ids = [line.removeprefix("id: ") for line in body.splitlines() if line.startswith("id: ")]
+    return ids[0], ids[-1]
+
+
+@contextmanager
+def resumed(site: AccessServers, session: str, event: str, who: Headers) -> Iterator[Request]:
+    headers = {"Mcp-Session-Id": session, "MCP-Protocol-Version": "2025-11-25", "Accept": "text/event-stream", **who}
+    stream = Request(site.address, "/public", "GET", {**headers, "Last-Event-ID": event})
+    try:
+        yield stream
+    finally:
+        stream.leave()
+
+
+def test_an_event_id_leads_to_the_events_of_its_own_session_alone(site: AccessServers) -> None:
+    """Both calls have the id 1, which is all that the SDK tells an event store."""
+    ann, bob = logged_in("ann"), logged_in("bob")
+    anns, bobs = opened(site, "/public", ann), opened(site, "/public", bob)
+    anns_event, _ = result_with_event_id(site, anns, ann)
+    bobs_event, _ = result_with_event_id(site, bobs, bob)
+    for session, event, who, name in ((anns, anns_event, ann, "ann"), (bobs, bobs_event, bob, "bob")):
+        with resumed(site, session, event, who) as stream:
+            assert stream.status == 200
+            assert f'"text":"{name}, in the scope {name}"' in stream.event()["data"]
+    for event in (anns_event, "1", "2", "nonsense", anns_event[:-1]):
+        with resumed(site, bobs, event, bob) as stream:
+            assert stream.status == 200
+            assert stream.response.read() == b""  # and it ends
+
+
+# Bounds
+
+
+def test_a_user_can_open_so_many_sessions_and_no_more_and_others_still_can(site: AccessServers) -> None:
+    ann, bob, clerk = bearer("ann-token"), bearer("bob-token"), bearer("clerk-token")
+    path = "/bounded"
+    first, second = opened(site, path, ann), opened(site, path, ann)
+    refused = site.ask(path, **ann)
+    assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
+    assert refused.content == b"You have too many open sessions.\n"
+    site.process.wait_for("Refused a request for '/bounded': .* as max_sessions_per_user allows")
+    theirs = [opened(site, path, bob), opened(site, path, bob)]
+    assert site.ask(path, **clerk).status_code == 503  # the SDK's max_sessions, of all together
+    assert ended(site, path, ann, first) == 200
+    for _ in range(20):  # what has ended does not count
+        assert ended(site, path, ann, opened(site, path, ann)) == 200
+    for session, who in ((second, ann), (theirs[0], bob), (theirs[1], bob)):
+        assert ended(site, path, who, session) == 200
+
+
+def sent(site: AccessServers, session: str, message: dict[str, Any], who: Headers) -> httpx2.Response:
+    headers = {**headers_of(message, session), **who}
+    return httpx2.post(f"{site.address}/bounded", json=message, headers=headers, timeout=DEADLINE)
+
+
+def slow_call(site: AccessServers, session: str, number: int, who: Headers) -> tuple[Request, str]:
+    """A call that runs until the test says "go", once it has reported; and the id of its first event."""
+    message = call(number, "slow")
+    message["params"]["_meta"] = {"progressToken": number}
+    headers = {**headers_of(call(number, "slow"), session), **who}
+    stream = Request(site.address, "/bounded", "POST", headers, message)
+    first = stream.event()
+    assert "notifications/progress" in stream.event()["data"]
+    return stream, first["id"]
+
+
+def test_a_session_can_have_so_many_streams_and_can_always_be_ended(site: AccessServers) -> None:
+    ann = bearer("ann-token")
+    session = opened(site, "/bounded", ann)
+    running, event = slow_call(site, session, 1, ann)
+    running.leave()
+    headers = {"Mcp-Session-Id": session, "MCP-Protocol-Version": "2025-11-25", "Accept": "text/event-stream", **ann}
+    standing = Request(site.address, "/bounded", "GET", headers)
+    resumed = Request(site.address, "/bounded", "GET", {**headers, "Last-Event-ID": event})
+    assert (standing.status, resumed.status) == (200, 200)
+    refused = httpx2.get(f"{site.address}/bounded", headers=headers)
+    assert (refused.status_code, refused.headers["retry-after"]) == (429, "1")
+    site.process.wait_for("as many streams as max_streams_per_session allows")
+    assert ended(site, "/bounded", ann, session) == 200
+    for stream in (standing, resumed):
+        stream.leave()
+
+
+def test_a_session_can_have_so_many_calls_running_whether_or_not_its_client_still_waits(
+    site: AccessServers,
+) -> None:
+    ann = bearer("ann-token")
+    session, another = opened(site, "/bounded", ann), opened(site, "/bounded", ann)
+    (waiting, _), (left, _) = slow_call(site, session, 1, ann), slow_call(site, session, 2, ann)
+    left.leave()
+    assert "Too many calls of this session are running" in sent(site, session, call(3, "who"), ann).text
+    assert '"isError":false' in sent(site, another, call(3, "who"), ann).text
+    # What is no call gets in: an answer, a cancellation, which makes room, and a ping.
+    assert sent(site, session, {"jsonrpc": "2.0", "id": 9, "method": "ping"}, ann).status_code == 200
+    cancelled = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 2}}
+    assert sent(site, session, cancelled, ann).status_code == 202
+    wait_until(lambda: '"isError":false' in sent(site, session, call(4, "who"), ann).text, "room for a call")
+    site.say("go")
+    assert b"for AnonymousUser" in waiting.read()
+    for each in (session, another):
+        assert ended(site, "/bounded", ann, each) == 200
+
+
+def test_a_user_can_listen_to_so_many_subscriptions_and_no_more(site: AccessServers) -> None:
+    def subscribe(token: str, **more: str) -> Request:
+        headers = {**headers_of(listen()), **bearer(token), **more}
+        return Request(site.address, "/bounded", "POST", headers, listen())
+
+    streams = [subscribe("ann-token"), subscribe("ann-token"), subscribe("bob-token"), subscribe("ann-token")]
+    streams.append(subscribe("ann-token", **{"Mcp-Session-Id": "of an older client"}))
+    assert [stream.status for stream in streams] == [200, 200, 200, 429, 429]
+    for stream in streams:
+        stream.leave()
+
+
+def test_headers_that_are_too_large_are_431(site: AccessServers) -> None:
+    assert site.ask("/bounded", **bearer("ann-token"), **{"X-Filler": "x" * 4000}).status_code == 431
+    site.process.wait_for("its headers have more than max_header_size=4000 bytes")
+
+
+def test_a_body_that_is_too_large_is_413(site: AccessServers) -> None:
+    message = {**INITIALIZE, "params": {**INITIALIZE["params"], "filler": "x" * (4 * 1024 * 1024)}}
+    for path in ("/public", "/token"):
+        who = shown(path, "ann")
+        assert (
+            httpx2.post(site.address + path, json=message, headers={**headers_of(INITIALIZE), **who}).status_code == 413
+        )

@@ -1,0 +1,243 @@
+"""How stdio ends: by a signal, at a terminal, with the host's goodbye, or with a host that is simply gone."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+from contextlib import suppress
+
+import pytest
+from mcp_types import CONNECTION_CLOSED
+
+from tests.support.harness import (
+    INITIALIZE,
+    INITIALIZED,
+    MANAGE,
+    ROOT,
+    Events,
+    Process,
+    call,
+    environment,
+    runmcp,
+    text_of,
+)
+from tests.support.terminal import at_a_terminal
+
+READY = "is on standard input and output"
+PROMPTLY = 5.0
+"""Seconds; far below every timeout that could hide a process that does not end by itself."""
+
+
+def close_stdin(process: Process) -> None:
+    assert process.popen.stdin is not None
+    with suppress(BrokenPipeError):
+        process.popen.stdin.close()
+
+
+def ended_cleanly(process: Process, status: int = 0, timeout: float = PROMPTLY) -> bool:
+    assert process.wait(timeout) == status, process.errors
+    return "Traceback" not in process.errors and "Exception ignored" not in process.errors
+
+
+# Idle
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_ends_an_idle_process_at_once_with_stdin_open(number: signal.Signals, events: Events) -> None:
+    with runmcp(env=events.env) as process:
+        process.wait_for(READY)
+        process.signal(number)
+        assert ended_cleanly(process)
+        assert f"Shutting down: received {number.name}." in process.errors
+    assert events.all() == ["lifespan entered", "lifespan left"]
+
+
+def test_idle_worker_threads_of_earlier_sync_calls_do_not_hold_up_the_exit(events: Events) -> None:
+    with runmcp(env=events.env) as process:
+        process.send(INITIALIZE, INITIALIZED, *(call(number, "echo", text="a thread") for number in range(10)))
+        assert len([process.receive() for _ in range(11)]) == 11
+        process.signal(signal.SIGTERM)
+        assert ended_cleanly(process)
+    assert events.all() == ["lifespan entered", "lifespan left"]
+
+
+# At a terminal
+
+
+def test_the_first_ctrl_c_ends_it_at_a_terminal(events: Events) -> None:
+    with at_a_terminal(env=events.env) as (process, terminal):
+        process.wait_for(READY)
+        terminal.type(b"\x03")
+        assert ended_cleanly(process)
+    assert events.all() == ["lifespan entered", "lifespan left"]
+
+
+def test_ctrl_c_while_it_starts_leaves_no_traceback(events: Events) -> None:
+    with at_a_terminal(env={**events.env, "TEST_LIFESPAN": "slow start"}) as (process, terminal):
+        events.wait_for("lifespan starting")
+        terminal.type(b"\x03")
+        assert ended_cleanly(process)
+
+
+def test_sigterm_ends_it_at_a_terminal(events: Events) -> None:
+    with at_a_terminal(env=events.env) as (process, _):
+        process.wait_for(READY)
+        process.signal(signal.SIGTERM)
+        assert ended_cleanly(process)
+    assert events.all() == ["lifespan entered", "lifespan left"]
+
+
+def test_a_terminal_that_hangs_up_ends_it(events: Events) -> None:
+    with at_a_terminal(env=events.env) as (process, terminal):
+        process.wait_for(READY)
+        terminal.hang_up()
+        assert ended_cleanly(process)
+    assert events.all() == ["lifespan entered", "lifespan left"]
+
+
+# While the server's lifespan is still being entered
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, "EOF"])
+def test_an_end_during_a_slow_start_does_not_wait_for_it(how: signal.Signals | str, events: Events) -> None:
+    with runmcp(env={**events.env, "TEST_LIFESPAN": "slow start"}) as process:
+        events.wait_for("lifespan starting")
+        if isinstance(how, signal.Signals):
+            process.signal(how)
+        else:
+            close_stdin(process)
+        assert ended_cleanly(process)
+    assert events.all() == ["lifespan starting"]
+
+
+# The host closes standard input
+
+
+def test_calls_in_flight_at_the_end_of_input_are_answered(events: Events) -> None:
+    with runmcp(env=events.env) as process:
+        process.send(INITIALIZE, INITIALIZED, call(1, "slow", seconds=0.5), call(2, "block", seconds=0.5))
+        events.wait_for("slow started")
+        events.wait_for("block started")
+        close_stdin(process)
+        assert ended_cleanly(process)
+        answers = {answer["id"]: answer for answer in map(json.loads, process.output().splitlines())}
+    assert text_of(answers[1]) == "slow finished"
+    assert text_of(answers[2]) == "block finished"
+    assert events.all()[-1] == "lifespan left"
+
+
+@pytest.mark.parametrize("asked", ["before", "after"])
+def test_a_question_that_nobody_can_answer_any_more_fails_instead_of_waiting(asked: str, events: Events) -> None:
+    with runmcp("--shutdown-timeout", "60", env=events.env) as process:
+        process.send(INITIALIZE, INITIALIZED)
+        process.receive()
+        if asked == "before":
+            process.send(call(1, "ask"))
+            assert process.receive()["method"] == "elicitation/create"
+        else:
+            process.send(call(1, "ask_later", seconds=0.5))
+            events.wait_for("ask_later started")
+        close_stdin(process)
+        assert ended_cleanly(process)
+        answer = json.loads(process.output().splitlines()[-1])
+    assert answer["id"] == 1
+    assert "closed the connection" in json.dumps(answer)
+    assert "error" not in answer or answer["error"]["code"] == CONNECTION_CLOSED
+
+
+@pytest.mark.parametrize("tool", ["slow", "block"])
+def test_a_hosts_goodbye_leaves_time_for_the_cleanup(tool: str, events: Events) -> None:
+    """Hosts close stdin, send SIGTERM two seconds later, and SIGKILL two seconds after that."""
+    with runmcp("--shutdown-timeout", "30", env=events.env) as process:
+        process.send(INITIALIZE, INITIALIZED, call(1, tool, seconds=20))
+        events.wait_for(f"{tool} started")
+        close_stdin(process)
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.popen.wait(2)
+        process.signal(signal.SIGTERM)
+        assert ended_cleanly(process, status=1, timeout=2)
+        assert f"tools/call '{tool}'" in process.errors
+    assert events.all().count("lifespan left") == 1
+    if tool == "slow":
+        assert events.all()[-3:] == ["slow cancelled", "slow finally", "lifespan left"]
+
+
+def test_a_thread_that_outlasts_the_deadline_is_named_and_does_not_hold_up_the_exit(events: Events) -> None:
+    with runmcp("--shutdown-timeout", "1", env=events.env) as process:
+        process.send(INITIALIZE, INITIALIZED, call(1, "block", seconds=60))
+        events.wait_for("block started")
+        process.signal(signal.SIGTERM)
+        assert ended_cleanly(process, status=1)
+        assert "tools/call 'block'" in process.errors
+    assert events.all() == ["lifespan entered", "block started", "lifespan left"]
+
+
+def test_an_answer_that_nobody_reads_does_not_outlast_the_deadline(events: Events) -> None:
+    with runmcp("--shutdown-timeout", "0.5", env=events.env) as process:
+        process.send(INITIALIZE, INITIALIZED, call(1, "big_at_once", length=16_000_000))
+        process.receive()
+        assert process.popen.stdout is not None
+        process.popen.stdout.read(1)  # the answer has begun
+        process.signal(signal.SIGTERM)
+        assert ended_cleanly(process, status=1)
+        assert "tools/call 'big_at_once'" in process.errors
+    assert events.all() == ["lifespan entered", "lifespan left"]
+
+
+# The host is gone
+
+
+@pytest.mark.parametrize("wire", ["pipe", "socket"])
+def test_calls_of_a_host_that_no_longer_reads_are_cancelled_at_once(wire: str, events: Events) -> None:
+    ours, its = socket.socketpair() if wire == "socket" else map(os.fdopen, os.pipe(), ["rb", "wb"])
+    with ours, its, runmcp("--shutdown-timeout", "60", env=events.env, stdout=its.fileno()) as process:
+        its.close()
+        process.send(INITIALIZE, INITIALIZED, call(1, "slow", seconds=60), call(2, "slow", seconds=60))
+        events.wait_for("slow started", times=2)
+        ours.close()
+        assert ended_cleanly(process)
+    assert process.errors.count("no longer reads standard output") == 1
+    assert events.all().count("slow cancelled") == events.all().count("slow finally") == 2
+    assert events.all()[-1] == "lifespan left"
+
+
+def test_a_host_that_stops_reading_after_it_closed_standard_input_is_logged_once(events: Events) -> None:
+    with runmcp("--shutdown-timeout", "60", env=events.env) as process:
+        process.send(INITIALIZE, INITIALIZED, call(1, "slow", seconds=60))
+        events.wait_for("slow started")
+        close_stdin(process)
+        process.wait_for("standard input was closed")
+        assert process.popen.stdout is not None
+        process.popen.stdout.close()
+        assert ended_cleanly(process)
+    assert process.errors.count("no longer reads standard output") == 1
+    assert events.all()[-3:] == ["slow cancelled", "slow finally", "lifespan left"]
+
+
+def test_a_host_that_dies_takes_all_three_streams_and_the_cleanup_still_runs(events: Events) -> None:
+    host = subprocess.Popen(
+        [*MANAGE, "runmcp", "--shutdown-timeout", "60"],
+        env=environment(**events.env),
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert host.stdin is not None
+    assert host.stdout is not None
+    assert host.stderr is not None
+    try:
+        for message in (INITIALIZE, INITIALIZED, call(1, "slow", seconds=60), call(2, "echo", text="a thread")):
+            host.stdin.write(json.dumps(message).encode() + b"\n")
+        host.stdin.flush()
+        events.wait_for("slow started")
+        for pipe in (host.stdin, host.stdout, host.stderr):
+            pipe.close()
+        assert host.wait(PROMPTLY) == 0
+    finally:
+        host.kill()
+        host.wait()
+    assert events.all()[-3:] == ["slow cancelled", "slow finally", "lifespan left"]

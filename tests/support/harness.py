@@ -1,0 +1,250 @@
+"""Real processes for the tests: started, talked to, sent signals, and never left behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO, Any, NoReturn
+
+import pytest
+from mcp import StdioServerParameters
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+MANAGE = [sys.executable, "-m", "django"]
+DEADLINE = 20.0
+
+
+def free_port() -> int:
+    """A TCP port of the loopback interface that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+    return port
+
+
+def tcp(port: int) -> str:
+    return json.dumps([f"tcp:port={port}:interface=127.0.0.1"])
+
+
+def environment(**changes: str) -> dict[str, str]:
+    """This process's environment for a child that runs the test project."""
+    clean = {key: value for key, value in os.environ.items() if not key.startswith(("TEST_", "MCP_", "EXAMPLE_"))}
+    clean.update(DJANGO_SETTINGS_MODULE="tests.project.settings", PYTHONPATH=str(ROOT))
+    clean.update(changes)
+    return clean
+
+
+def parameters(*arguments: str, **changes: str) -> StdioServerParameters:
+    """For the SDK's client to start ``runmcp`` as its child."""
+    return StdioServerParameters(
+        command=MANAGE[0],
+        args=[*MANAGE[1:], "runmcp", *arguments],
+        env=environment(**changes),
+        cwd=ROOT,
+    )
+
+
+class Process:
+    """A child process whose standard error (and output, if asked for) is read as it comes."""
+
+    def __init__(
+        self,
+        command: list[str],
+        *,
+        env: dict[str, str],
+        stdin: int | IO[Any] | None = subprocess.PIPE,
+        stdout: int | IO[Any] | None = subprocess.PIPE,
+        cwd: Path = ROOT,
+        **options: Any,
+    ) -> None:
+        self._changed = threading.Condition()
+        self._lines: list[str] = []
+        self.popen = subprocess.Popen(
+            command, env=env, stdin=stdin, stdout=stdout, stderr=subprocess.PIPE, cwd=cwd, **options
+        )
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.popen.stderr is not None
+        for line in self.popen.stderr:
+            with self._changed:
+                self._lines.append(line.decode(errors="replace").rstrip("\n"))
+                self._changed.notify_all()
+        with self._changed:
+            self._lines.append("")
+            self._changed.notify_all()
+
+    @property
+    def pid(self) -> int:
+        return self.popen.pid
+
+    @property
+    def errors(self) -> str:
+        """What it has written to standard error so far."""
+        with self._changed:
+            return "\n".join(self._lines)
+
+    def wait_for(self, pattern: str, timeout: float = DEADLINE) -> re.Match[str]:
+        """Wait until standard error matches; fails with what there is instead."""
+        end = time.monotonic() + timeout
+        with self._changed:
+            while not (found := re.search(pattern, "\n".join(self._lines))):
+                left = end - time.monotonic()
+                if left <= 0 or (self.popen.poll() is not None and not self._reader.is_alive()):
+                    raise AssertionError(f"no {pattern!r} in:\n" + "\n".join(self._lines))
+                self._changed.wait(min(left, 0.2))
+        return found
+
+    def send(self, *messages: dict[str, Any] | bytes) -> None:
+        """Write JSON-RPC messages, or raw lines, to its standard input."""
+        assert self.popen.stdin is not None
+        for message in messages:
+            line = message if isinstance(message, bytes) else json.dumps(message).encode() + b"\n"
+            self.popen.stdin.write(line)
+        self.popen.stdin.flush()
+
+    def receive(self, timeout: float = DEADLINE) -> dict[str, Any]:
+        """The next JSON-RPC message on its standard output."""
+        assert self.popen.stdout is not None
+        found: list[bytes] = []
+        reader = threading.Thread(target=lambda: found.append(self.popen.stdout.readline()), daemon=True)  # type: ignore[union-attr]
+        reader.start()
+        reader.join(timeout)
+        if not found or not found[0]:
+            raise AssertionError(f"nothing came within {timeout} s; standard error:\n{self.errors}")
+        message: dict[str, Any] = json.loads(found[0])
+        return message
+
+    def signal(self, number: signal.Signals) -> None:
+        self.popen.send_signal(number)
+
+    def wait(self, timeout: float = DEADLINE) -> int:
+        """Its exit status; fails if it does not end in time."""
+        try:
+            status = self.popen.wait(timeout)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"still running after {timeout} s; standard error:\n{self.errors}") from None
+        self._reader.join(DEADLINE)
+        return status
+
+    def output(self) -> bytes:
+        """What is left on its standard output, up to the end."""
+        assert self.popen.stdout is not None
+        rest: bytes = self.popen.stdout.read()
+        return rest
+
+    def end(self) -> None:
+        """Make sure that it is gone, and close the pipes."""
+        if self.popen.poll() is None:
+            self.popen.kill()
+        self.popen.wait()
+        self._reader.join(DEADLINE)
+        for pipe in (self.popen.stdin, self.popen.stdout, self.popen.stderr):
+            if pipe is not None:
+                with suppress(OSError):
+                    pipe.close()
+
+
+@contextmanager
+def running(command: list[str], **options: Any) -> Iterator[Process]:
+    process = Process(command, **options)
+    try:
+        yield process
+    finally:
+        process.end()
+
+
+@contextmanager
+def runmcp(*arguments: str, env: dict[str, str] | None = None, **options: Any) -> Iterator[Process]:
+    """``manage.py runmcp`` of the test project, with changes to its environment."""
+    with running([*MANAGE, "runmcp", *arguments], env=environment(**(env or {})), **options) as process:
+        yield process
+
+
+@contextmanager
+def serving_http(
+    *arguments: str, transport: str = "http", env: dict[str, str] | None = None, **options: Any
+) -> Iterator[tuple[Process, str]]:
+    """``runmcp`` over HTTP on a free port, once it listens: the process and its address."""
+    port = free_port()
+    changes = {"TEST_ENDPOINTS": tcp(port), **(env or {})}
+    with runmcp("--transport", transport, *arguments, env=changes, **options) as process:
+        process.wait_for(r"is at \S+:\d+")
+        yield process, f"http://127.0.0.1:{port}"
+
+
+def wait_until(reached: Callable[[], Any], what: str, timeout: float = DEADLINE) -> Any:
+    """Wait for something outside any process under test, such as a file or a port."""
+    end = time.monotonic() + timeout
+    while not (value := reached()):
+        if time.monotonic() > end:
+            raise AssertionError(f"not within {timeout} s: {what}")
+        time.sleep(0.01)
+    return value
+
+
+def must_be_installed(missing: str) -> NoReturn:
+    """End a test whose programs are missing: it is skipped only where they cannot be installed."""
+    (pytest.skip if os.geteuid() != 0 else pytest.fail)(missing)
+
+
+class Events:
+    """What the test project has noted: see tests/project/events.py."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @property
+    def env(self) -> dict[str, str]:
+        return {"TEST_EVENTS": str(self.path)}
+
+    def all(self) -> list[str]:
+        return self.path.read_text().splitlines() if self.path.exists() else []
+
+    def wait_for(self, event: str, times: int = 1, timeout: float = DEADLINE) -> None:
+        wait_until(lambda: self.all().count(event) >= times, f"{times} x {event!r}; noted: {self.all()}", timeout)
+
+
+# JSON-RPC by hand, for what a well-behaved client would not send
+
+INITIALIZE: dict[str, Any] = {
+    "jsonrpc": "2.0",
+    "id": "initialize",
+    "method": "initialize",
+    "params": {
+        "protocolVersion": "2025-11-25",
+        "capabilities": {"elicitation": {}},
+        "clientInfo": {"name": "test", "version": "1"},
+    },
+}
+INITIALIZED: dict[str, Any] = {"jsonrpc": "2.0", "method": "notifications/initialized"}
+
+MODERN_META = {
+    "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+    "io.modelcontextprotocol/clientInfo": {"name": "test", "version": "1"},
+    "io.modelcontextprotocol/clientCapabilities": {},
+}
+
+
+def call(request_id: int | str, tool: str, *, modern: bool = False, **arguments: Any) -> dict[str, Any]:
+    params: dict[str, Any] = {"name": tool, "arguments": arguments}
+    if modern:
+        params["_meta"] = MODERN_META
+    return {"jsonrpc": "2.0", "id": request_id, "method": "tools/call", "params": params}
+
+
+def text_of(answer: dict[str, Any]) -> str:
+    """The text of a tool's answer."""
+    text: str = answer["result"]["content"][0]["text"]
+    return text

@@ -1,0 +1,97 @@
+"""A Redis of the tests' own: the machine's program on the loopback interface, with nothing on the disk."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import redis
+
+from tests.support.harness import DEADLINE, free_port, must_be_installed
+
+LAYERS = {
+    "core": "channels_redis.core.RedisChannelLayer",
+    "pubsub": "channels_redis.pubsub.RedisPubSubChannelLayer",
+}
+
+
+class Redis:
+    """The server, seen from outside the process under test; it may be stopped and started again."""
+
+    def __init__(self, program: str, folder: str) -> None:
+        self.port = free_port()
+        self._program = program
+        self._folder = folder
+        self._process: subprocess.Popen[bytes] | None = None
+        self.start()
+
+    @property
+    def url(self) -> str:
+        return f"redis://127.0.0.1:{self.port}/0"
+
+    def client(self) -> redis.Redis:
+        """A client, which its caller closes."""
+        return redis.Redis.from_url(self.url)
+
+    def layers(self, kind: str = "core", **config: Any) -> dict[str, str]:
+        """The environment for a project of the tests whose default channel layer this is: ``core``, or ``pubsub``."""
+        layer = {
+            "BACKEND": LAYERS[kind],
+            "CONFIG": {"hosts": [self.url], **config},
+        }
+        return {"TEST_CHANNEL_LAYERS": json.dumps({"default": layer})}
+
+    def start(self) -> None:
+        assert self._process is None
+        options = {"port": self.port, "bind": "127.0.0.1", "save": "", "appendonly": "no", "dir": self._folder}
+        self._process = subprocess.Popen(
+            [self._program, *(part for name, value in options.items() for part in (f"--{name}", str(value)))],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        self._wait_until_it_answers(self._process)
+
+    def stop(self) -> None:
+        """End it at once, as a crash does: all that it held is gone."""
+        assert self._process is not None
+        self._process.kill()
+        self._process.wait()
+        self._process = None
+
+    def close(self) -> None:
+        if self._process is not None:
+            self.stop()
+
+    def _wait_until_it_answers(self, process: subprocess.Popen[bytes]) -> None:
+        end = time.monotonic() + DEADLINE
+        while True:
+            try:
+                with self.client() as client:
+                    client.ping()
+            except redis.ConnectionError:
+                if process.poll() is not None or time.monotonic() > end:
+                    raise AssertionError("Redis does not start.") from None
+                time.sleep(0.02)
+            else:
+                return
+
+
+@contextmanager
+def running_redis() -> Iterator[Redis]:
+    """A fresh Redis; skips the test only where there is none and it cannot be installed."""
+    program = shutil.which("redis-server")
+    if program is None:
+        must_be_installed("Redis is missing: apt-get install redis-server.")
+    folder = tempfile.mkdtemp(prefix="mcp-serving-redis-")
+    server = Redis(program, folder)
+    try:
+        yield server
+    finally:
+        server.close()
+        shutil.rmtree(folder)

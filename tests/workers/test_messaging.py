@@ -1,0 +1,625 @@
+"""Messages between workers, over a layer that delivers twice, loses, and is full."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
+
+import anyio
+import pytest
+from channels.exceptions import ChannelFull
+from channels.layers import InMemoryChannelLayer
+from channels_redis.core import RedisChannelLayer
+from starlette.authentication import SimpleUser
+
+from mcp_serving import channel_layer
+from mcp_serving.workers import messaging
+from mcp_serving.workers.relay import Fate, Relay
+from tests.support.harness import DEADLINE
+from tests.support.private_redis import Redis
+
+Message = dict[str, Any]
+
+
+HELD_UP = -1
+
+
+class FaultyLayer(InMemoryChannelLayer):
+    """The in-memory layer; ``fault`` says how often each message is delivered, or raises."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fault: Callable[[list[str]], int] = lambda kinds: 1
+        self.sent: list[str] = []
+        self.held: list[tuple[str, Message]] = []
+
+    async def send(self, channel: str, message: Message) -> None:
+        kinds = [part["kind"] for part in message.get("parts", ())]
+        times = self.fault(kinds)
+        self.sent += kinds
+        if times == HELD_UP:
+            self.held.append((channel, message))
+        for _ in range(times):
+            await super().send(channel, message)
+
+    async def release(self) -> None:
+        """Deliver what was held up."""
+        self.fault = lambda kinds: 1
+        for channel, message in self.held:
+            await super().send(channel, message)
+
+
+async def echo(scope: Any, receive: Any, send: Any) -> None:
+    """Answers with the body of the request, in two parts."""
+    body = b""
+    more = True
+    while more:
+        message = await receive()
+        body += message["body"]
+        more = message["more_body"]
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    await send({"type": "http.response.body", "body": body[:3], "more_body": True})
+    await send({"type": "http.response.body", "body": body[3:]})
+
+
+class Client:
+    """One request, and what its client gets."""
+
+    def __init__(self, body: bytes = b"hello") -> None:
+        self.body = b""
+        self.status = 0
+        self.is_over = False
+        self._given = [{"type": "http.request", "body": body, "more_body": False}]
+        self.left = asyncio.Event()
+
+    async def receive(self) -> Message:
+        if self._given:
+            return self._given.pop()
+        await self.left.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+        else:
+            self.body += message["body"]
+            self.is_over = not message.get("more_body", False)
+
+    async def asks(self, relay: Relay, owner: str, **more: Any) -> Fate:
+        scope = {"type": "http", "method": "POST", "path": "/mcp", "headers": [], **more}
+        async with asyncio.timeout(DEADLINE):
+            return await relay.relay(owner, scope, self.receive, self.send)
+
+
+@asynccontextmanager
+async def two(layer: InMemoryChannelLayer, serve: Any = echo) -> AsyncIterator[tuple[Relay, Relay]]:
+    async with AsyncExitStack() as stack:
+        relays = []
+        for _ in range(2):
+            relay = Relay(layer, serve, "/mcp", 10_000_000)
+            await stack.enter_async_context(relay.open())
+            relays.append(relay)
+        yield relays[0], relays[1]
+
+
+def run(work: Callable[[], Awaitable[None]]) -> None:
+    anyio.run(work)
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers that soon take a silent one for gone."""
+    monkeypatch.setattr(messaging, "PATIENCE", 0.6)
+    monkeypatch.setattr(messaging, "TICK", 0.1)
+
+
+def test_what_the_layer_delivers_twice_arrives_once() -> None:
+    async def work() -> None:
+        layer = FaultyLayer()
+        layer.fault = lambda kinds: 2
+        served: list[bytes] = []
+
+        async def serve(scope: Any, receive: Any, send: Any) -> None:
+            served.append(b"once")
+            await echo(scope, receive, send)
+
+        async with two(layer, serve) as (here, there):
+            for number in range(3):
+                client = Client(b"number %d" % number)
+                assert await client.asks(here, there.channel) is Fate.ANSWERED
+                assert (client.status, client.body, client.is_over) == (200, b"number %d" % number, True)
+        assert len(served) == 3
+
+    run(work)
+
+
+def test_what_arrives_although_its_sending_failed_takes_nothing_with_it() -> None:
+    async def work() -> None:
+        failures = ["answer", "request"]
+
+        class UnsureLayer(FaultyLayer):
+            async def send(self, channel: str, message: Message) -> None:
+                await super().send(channel, message)
+                if failures and failures[-1] in self.sent[-1:]:
+                    failures.pop()
+                    raise OSError("no answer")
+
+        async with two(UnsureLayer()) as (here, there):
+            client = Client()
+            await client.asks(here, there.channel)
+            assert client.status == 503  # nobody knows
+            for _ in range(2):
+                client = Client()
+                await client.asks(here, there.channel)
+                assert (client.status, client.body, client.is_over) == (200, b"hello", True)
+
+    run(work)
+
+
+def test_what_one_end_gives_up_the_other_does_not_wait_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(messaging, "PATIENCE", 0.3)
+    monkeypatch.setattr(messaging, "TICK", 0.05)
+
+    async def work() -> None:
+        layer = FaultyLayer()
+        is_full = True
+
+        def be_full(kinds: list[str]) -> int:
+            if is_full and ("answer" in kinds or "lost" in kinds):
+                raise ChannelFull
+            return 1
+
+        layer.fault = be_full
+        given_up = asyncio.Event()
+
+        async def serve(scope: Any, receive: Any, send: Any) -> None:
+            await echo(scope, receive, send)
+            given_up.set()
+
+        async with two(layer, serve) as (here, there):
+            client = Client()
+            asking = asyncio.ensure_future(client.asks(here, there.channel))
+            await given_up.wait()
+            is_full = False
+            await asking
+            assert client.status in (0, 503)  # 0: the answer that was kept back counted as none
+            async with asyncio.timeout(DEADLINE):
+                while client.status != 200:
+                    await asyncio.sleep(0.01)
+                    client = Client()
+                    await client.asks(here, there.channel)
+            assert client.body == b"hello"
+
+    run(work)
+
+
+@pytest.mark.parametrize("lost", ["request", "answer"])
+def test_what_the_layer_loses_is_noticed_and_the_next_request_is_served(lost: str) -> None:
+    async def work() -> None:
+        layer = FaultyLayer()
+        losses = [lost]
+
+        def lose_one(kinds: list[str]) -> int:
+            if losses and losses[0] in kinds:
+                losses.pop()
+                return 0
+            return 1
+
+        layer.fault = lose_one
+        async with two(layer) as (here, there):
+            client = Client()
+            assert await client.asks(here, there.channel) is Fate.ANSWERED
+            assert client.status == 503
+            client = Client()
+            assert await client.asks(here, there.channel) is Fate.ANSWERED
+            assert (client.status, client.body) == (200, b"hello")
+
+    run(work)
+
+
+def test_a_full_channel_makes_a_request_wait_and_then_is_503() -> None:
+    async def work() -> None:
+        layer = FaultyLayer()
+        full = 3
+
+        def be_full(kinds: list[str]) -> int:
+            nonlocal full
+            if full and "request" in kinds:
+                full -= 1
+                raise ChannelFull
+            return 1
+
+        layer.fault = be_full
+        async with two(layer) as (here, there):
+            client = Client()
+            await client.asks(here, there.channel)
+            assert (client.status, client.body) == (200, b"hello")
+            full = 1_000_000
+            client = Client()
+            await client.asks(here, there.channel)
+            assert client.status == 503
+
+    run(work)
+
+
+@pytest.mark.parametrize("arrives", [True, False], ids=["it has", "it has not"])
+def test_while_nobody_knows_whether_a_message_has_arrived_no_other_is_taken_for_it(
+    arrives: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(messaging, "SEND_SECONDS", 0.2)
+
+    class HangingLayer(FaultyLayer):
+        hanging = asyncio.Event()
+        hangs = False
+
+        async def send(self, channel: str, message: Message) -> None:
+            hangs, self.hangs = self.hangs, False
+            if arrives or not hangs:
+                await super().send(channel, message)
+            if hangs:
+                self.hanging.set()
+                await asyncio.Event().wait()
+
+    async def work() -> None:
+        served: list[bytes] = []
+        is_served, goes_on = asyncio.Event(), asyncio.Event()
+
+        async def serve(scope: Any, receive: Any, send: Any) -> None:
+            message = await receive()
+            served.append(message["body"])
+            is_served.set()
+            if message["body"] == b"goes on":
+                await goes_on.wait()
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+            await send({"type": "http.response.body", "body": message["body"]})
+
+        layer = HangingLayer()
+        async with two(layer, serve) as (here, there):
+            long = Client(b"goes on")
+            going_on = asyncio.ensure_future(long.asks(here, there.channel))
+            await is_served.wait()
+            layer.hangs = True
+            first = Client(b"first")
+            asking = asyncio.ensure_future(first.asks(here, there.channel))
+            await layer.hanging.wait()
+
+            async def ask(body: bytes) -> None:
+                while True:
+                    client = Client(body)
+                    await client.asks(here, there.channel)
+                    if client.status == 200:
+                        assert client.body == body
+                        return
+                    assert client.status == 503
+
+            await asyncio.gather(*(ask(b"number %d" % number) for number in range(3)))
+            await asking
+            assert first.status == (200 if arrives else 503)
+            goes_on.set()
+            await going_on
+            assert (long.status, long.body) == (200, b"goes on")
+            assert len(served) == len(set(served))
+
+    run(work)
+
+
+def test_an_answer_that_is_given_up_while_the_other_end_is_held_up_is_missed_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(messaging, "PATIENCE", 0.4)
+    monkeypatch.setattr(messaging, "TICK", 0.1)
+
+    async def work() -> None:
+        layer = FaultyLayer()
+        is_full = asyncio.Event()
+
+        def be_full(kinds: list[str]) -> int:
+            if "answer" in kinds:
+                is_full.set()
+                raise ChannelFull
+            return 1
+
+        layer.fault = be_full
+        async with two(layer) as (here, there):
+            client = Client()
+            asking = asyncio.ensure_future(client.asks(here, there.channel))
+            await is_full.wait()
+            time.sleep(0.5)  # noqa: ASYNC251  # as a process that is stopped: nobody's silence counts
+            await asyncio.sleep(0.05)
+            layer.fault = lambda kinds: 1
+            await asking
+            assert client.status == 503
+            client = Client()
+            await client.asks(here, there.channel)
+            assert (client.status, client.body) == (200, b"hello")
+
+    run(work)
+
+
+def test_an_answer_that_is_not_sent_because_the_other_end_was_taken_for_gone_is_missed_there() -> None:
+    async def work() -> None:
+        is_asked = asyncio.Event()
+
+        async def serve(scope: Any, receive: Any, send: Any) -> None:
+            await receive()
+            is_asked.set()
+            await receive()
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+            await send({"type": "http.response.body", "body": b"too late"})
+
+        async with two(FaultyLayer(), serve) as (here, there):
+            client = Client()
+            asking = asyncio.ensure_future(client.asks(here, there.channel))
+            await is_asked.wait()
+            link = there._links.to(here.channel)
+            assert link is not None
+            there.lose(link, gone=True)
+            await asking
+            assert client.status == 503
+
+    run(work)
+
+
+def test_who_reads_slowly_holds_up_who_writes_and_gets_everything() -> None:
+    async def work() -> None:
+        written = 0
+
+        async def serve(scope: Any, receive: Any, send: Any) -> None:
+            nonlocal written
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+            for _ in range(100):
+                await send({"type": "http.response.body", "body": b"x" * 50_000, "more_body": True})
+                written += 50_000
+            await send({"type": "http.response.body", "body": b""})
+
+        class SlowClient(Client):
+            reads = asyncio.Event()
+
+            async def send(self, message: Message) -> None:
+                await self.reads.wait()
+                await super().send(message)
+
+        async with two(InMemoryChannelLayer(), serve) as (here, there):
+            client = SlowClient()
+            asking = asyncio.ensure_future(client.asks(here, there.channel))
+            before = -1
+            while before != written:  # until it stands still
+                before = written
+                await asyncio.sleep(0.2)
+            assert 0 < written < 500_000
+            client.reads.set()
+            await asking
+            assert len(client.body) == 5_000_000
+
+    run(work)
+
+
+def test_a_client_that_leaves_is_told_to_the_owner() -> None:
+    async def work() -> None:
+        heard = asyncio.Event()
+
+        async def serve(scope: Any, receive: Any, send: Any) -> None:
+            while (await receive())["type"] != "http.disconnect":
+                pass
+            heard.set()
+
+        async with two(InMemoryChannelLayer(), serve) as (here, there):
+            client = Client()
+            asking = asyncio.ensure_future(client.asks(here, there.channel))
+            await asyncio.sleep(0)
+            client.left.set()
+            assert await asking is Fate.ANSWERED
+            async with asyncio.timeout(DEADLINE):
+                await heard.wait()
+
+    run(work)
+
+
+def test_a_worker_that_says_nothing_is_gone_after_a_while_and_then_at_once(impatient: None) -> None:
+    async def work() -> None:
+        layer = FaultyLayer()
+        async with two(layer) as (here, there):
+            silent = there.channel.replace("!", "!silent")
+            assert await Client().asks(here, silent) is Fate.OWNER_GONE
+            layer.sent.clear()
+            assert await Client().asks(here, silent) is Fate.OWNER_GONE
+            assert layer.sent == []
+
+    run(work)
+
+
+def test_what_one_worker_has_found_out_the_others_know_until_the_silent_one_speaks(
+    impatient: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def becomes(relay: Relay, owner: str, *, gone: bool) -> None:
+        async with asyncio.timeout(DEADLINE):
+            while (owner in relay._links._gone) != gone:  # noqa: ASYNC110 - nobody tells of it
+                await asyncio.sleep(0.01)
+
+    async def work() -> None:
+        layer = FaultyLayer()
+        async with two(layer) as (here, there), two(layer) as (held_up, _):
+            owner = held_up.channel
+            hear_about = held_up._links._hear_about
+            monkeypatch.setattr(held_up._links, "_hear_about", lambda *_: None)
+            layer.fault = lambda kinds: HELD_UP if {"answer", "pong"} & {*kinds} else 1
+            assert await Client().asks(here, owner) is Fate.OWNER_GONE
+            await becomes(there, owner, gone=True)
+            await layer.release()
+            hear_about(owner, "silent")
+            for relay in (here, there):
+                await becomes(relay, owner, gone=False)
+                client = Client()
+                assert await client.asks(relay, owner) is Fate.ANSWERED
+                assert (client.status, client.body) == (200, b"hello")
+
+    run(work)
+
+
+def test_a_worker_that_was_held_up_for_longer_than_messages_are_kept_is_found_again(
+    impatient: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(messaging, "KNOCK_SECONDS", 0.5)
+
+    async def work() -> None:
+        layer = FaultyLayer()
+        layer.fault = lambda kinds: 0
+        async with two(layer) as (here, there):
+            assert await Client().asks(here, there.channel) is Fate.OWNER_GONE
+            layer.fault = lambda kinds: 1
+            end = time.monotonic() + DEADLINE
+            monkeypatch.setattr(messaging.Links, "_hear_about", lambda *_: None)  # nobody tells of it either
+            while await (client := Client()).asks(here, there.channel) is Fate.OWNER_GONE:
+                assert time.monotonic() < end
+                await asyncio.sleep(0.05)
+            assert (client.status, client.body) == (200, b"hello")
+
+    run(work)
+
+
+def test_a_worker_that_closes_says_so_and_is_gone_at_once() -> None:
+    async def work() -> None:
+        layer = FaultyLayer()
+        async with AsyncExitStack() as stack:
+            here, there = Relay(layer, echo, "/mcp", 1000), Relay(layer, echo, "/mcp", 1000)
+            await stack.enter_async_context(here.open())
+            async with there.open():
+                channel = there.channel
+                client = Client()
+                await client.asks(here, channel)
+                assert client.status == 200
+            layer.sent.clear()
+            with anyio.fail_after(1):
+                assert await Client().asks(here, channel) is Fate.OWNER_GONE
+
+    run(work)
+
+
+def test_what_one_end_gives_up_costs_nothing_that_is_asked_afterwards(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(messaging, "PATIENCE", 0.3)
+    monkeypatch.setattr(messaging.Links, "watch", lambda self: None)
+
+    async def work() -> None:
+        layer = FaultyLayer()
+        is_full = True
+
+        def be_full(kinds: list[str]) -> int:
+            if is_full and kinds != ["request"]:
+                raise ChannelFull
+            return 1
+
+        layer.fault = be_full
+        served = 0
+        begun, given_up = asyncio.Event(), asyncio.Event()
+
+        async def serve(scope: Any, receive: Any, send: Any) -> None:
+            nonlocal served
+            served += 1
+            begun.set()
+            await echo(scope, receive, send)
+            given_up.set()
+
+        async with two(layer, serve) as (here, there):
+            client = Client()
+            asking = asyncio.ensure_future(client.asks(here, there.channel))
+            await begun.wait()
+            client.left.set()
+            await asking
+            await given_up.wait()
+            await asyncio.sleep(0.5)  # the one that asked has given up telling that its client has left
+            is_full = False
+            client = Client()
+            await client.asks(here, there.channel)
+            assert (client.status, client.body, served) == (200, b"hello", 2)
+
+    run(work)
+
+
+def test_a_start_that_is_cancelled_while_the_layer_hangs_leaves_nothing_behind() -> None:
+    async def work() -> None:
+        class HangingLayer(InMemoryChannelLayer):
+            async def group_add(self, group: str, channel: str) -> None:
+                await asyncio.Event().wait()
+
+        before = asyncio.all_tasks()
+        with anyio.move_on_after(0.1):
+            async with Relay(HangingLayer(), echo, "/mcp", 1000).open():
+                pytest.fail("it has not joined")
+        assert asyncio.all_tasks() == before
+
+    run(work)
+
+
+def test_a_request_that_arrives_too_late_is_not_served_which_is_said_in_the_log(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def work() -> None:
+        async with two(FaultyLayer()) as (here, there):
+            monkeypatch.setattr("mcp_serving.workers.relay.SEND_SECONDS", -10)
+            client = Client()
+            await client.asks(here, there.channel)
+            assert client.status == 503
+
+    run(work)
+    assert "are the clocks of both in step?" in caplog.text
+
+
+def test_a_user_who_is_no_model_cannot_be_told_to_another_worker_which_is_said_in_the_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def work() -> None:
+        async with two(InMemoryChannelLayer()) as (here, there):
+            client = Client()
+            await client.asks(here, there.channel, user=SimpleUser("ann"))
+            assert client.status == 500
+
+    run(work)
+    assert "cannot be relayed there: starlette.authentication.SimpleUser is no model" in caplog.text
+
+
+def test_of_several_hosts_a_worker_is_sent_to_at_the_one_where_it_receives(
+    redis: Redis, redis_of_its_own: Redis
+) -> None:
+    """What is sent to some channels of channels_redis never arrives there: see issue 1492 of Channels."""
+
+    async def work() -> None:
+        for number in range(10):  # each of them has a name of its own, by which the hosts are picked
+            layer = RedisChannelLayer(hosts=[redis.url, redis_of_its_own.url])
+            channel = await channel_layer.new_channel(layer)
+            await layer.send(channel, {"number": number})
+            async with asyncio.timeout(DEADLINE):
+                assert await layer.receive(channel) == {"number": number}
+            await layer.close_pools()
+
+    run(work)
+
+
+def test_a_layer_that_hangs_holds_up_neither_the_start_nor_the_end_of_each_handler_anew() -> None:
+    class HangingLayer(InMemoryChannelLayer):
+        hangs = True
+
+        async def group_add(self, group: str, channel: str) -> None:
+            if self.hangs:
+                await asyncio.Event().wait()
+            await super().group_add(group, channel)
+
+        async def group_discard(self, group: str, channel: str) -> None:
+            await asyncio.Event().wait()
+
+    async def handlers(layer: InMemoryChannelLayer) -> float:
+        started = time.monotonic()
+        async with AsyncExitStack() as stack:
+            for _ in range(4):
+                await stack.enter_async_context(Relay(layer, echo, "/mcp", 1000).open())
+        return time.monotonic() - started
+
+    async def work() -> None:
+        layer = HangingLayer()
+        assert await handlers(layer) < 4
+        layer.hangs = False
+        assert await handlers(layer) < 4
+
+    run(work)

@@ -1,0 +1,143 @@
+"""Who calls through another worker, what that refuses by itself, and its end; see test_workers.py for the rest."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Callable, Iterator
+
+import anyio
+import httpx2
+import pytest
+
+from tests.support import in_django
+from tests.support.access_servers import bearer, logged_in
+from tests.support.harness import DEADLINE, INITIALIZE, INITIALIZED, Events, call, text_of
+from tests.support.http_client import Answer, Clients, Connection
+from tests.support.private_redis import Redis
+from tests.support.raw_http import headers_of
+from tests.support.workers import Worker, started
+
+Workers = list[Worker]
+
+
+@pytest.fixture(params=["runmcp", "uvicorn"])
+def workers(request: pytest.FixtureRequest, redis: Redis) -> Iterator[Workers]:
+    with started(request.param, 2, redis, "tests.project.asgi") as workers:
+        yield workers
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory, redis: Redis, users: None) -> Iterator[Workers]:
+    """Two workers with handlers of which each lets in others."""
+    events = Events(tmp_path_factory.mktemp("relay") / "events")
+    env = {**in_django.ENVIRONMENT, "TEST_DEBUG": "0", **events.env}
+    with started("uvicorn", 2, redis, "tests.project.access_asgi", env=env) as workers:
+        yield workers
+
+
+async def elsewhere(session: Connection, clients: Clients) -> Connection:
+    """A further connection of the same client in the same session, to another worker."""
+    return await clients.connect(**{name: value for name, value in session.headers.items() if name != "Host"})
+
+
+def test_a_body_that_is_too_large_is_refused_where_it_arrives(workers: Workers) -> None:
+    async def work() -> None:
+        async with Clients(workers[0].address) as owner, Clients(workers[1].address) as other:
+            here = await elsewhere(await owner.session(), other)
+            refused = await here.request("POST", "/mcp", call(1, "echo", text="x" * 5_000_000))
+            assert refused.status == 413
+            here = await elsewhere(here, other)
+            echoed = await here.request("POST", "/mcp", call(2, "echo", text="x" * 4_000_000))
+            assert len(text_of(echoed.messages[0])) == 4_000_000
+
+    anyio.run(work)
+
+
+CALLERS = {
+    "a logged-in user": ("/public", lambda: logged_in("ann"), lambda: logged_in("bob"), "ann, in the scope ann"),
+    "a user by token": ("/token", lambda: bearer("ann-token"), lambda: bearer("bob-token"), "ann, in the scope ann"),
+    "a token": (
+        "/userless",
+        lambda: bearer("ann-token"),
+        lambda: bearer("bob-token"),
+        "AnonymousUser, in the scope <mcp.server.auth.middleware.bearer_auth.AuthenticatedUser object",
+    ),
+    "nobody": ("/public", dict, lambda: logged_in("ann"), "AnonymousUser, in the scope AnonymousUser"),
+}
+
+
+@pytest.mark.parametrize(("path", "owner", "other", "told"), CALLERS.values(), ids=CALLERS)
+def test_a_relayed_call_is_its_callers_and_nobody_elses_session_is_found(
+    path: str,
+    owner: Callable[[], dict[str, str]],
+    other: Callable[[], dict[str, str]],
+    told: str,
+    site: Workers,
+) -> None:
+    mine, theirs = owner(), other()
+    home, away = (f"{worker.address}{path}" for worker in site)
+    opening = httpx2.post(home, json=INITIALIZE, headers={**headers_of(INITIALIZE), **mine})
+    session = opening.headers["mcp-session-id"]
+    httpx2.post(away, json=INITIALIZED, headers={**headers_of(INITIALIZED, session), **mine})
+    message = call(1, "who")
+    answers = [httpx2.post(url, json=message, headers={**headers_of(message, session), **mine}) for url in (home, away)]
+    assert [told in answer.text for answer in answers] == [True, True], answers[1].text
+    unknown = httpx2.post(away, json=message, headers={**headers_of(message, "unknown"), **theirs})
+    for name in (session, session[:-1], session.replace("specific", "specifik")):
+        foreign = httpx2.post(away, json=message, headers={**headers_of(message, name), **theirs})
+        assert (foreign.status_code, foreign.content) == (404, unknown.content)
+
+
+def test_another_mount_does_not_serve_a_session_of_this_one(site: Workers) -> None:
+    home, away = (worker.address for worker in site)
+    session = httpx2.post(f"{home}/public", json=INITIALIZE, headers=headers_of(INITIALIZE)).headers["mcp-session-id"]
+    message = call(1, "who")
+    answers = [
+        httpx2.post(f"{away}/{path}", json=message, headers=headers_of(message, session)) for path in ("public", "json")
+    ]
+    assert [answer.status_code for answer in answers] == [200, 404]
+
+
+def test_a_stream_ends_cleanly_with_the_worker_that_relays_it_and_can_be_opened_anew(workers: Workers) -> None:
+    async def work() -> None:
+        async with Clients(workers[0].address) as owner, Clients(workers[1].address) as other:
+            session = await owner.session()
+            stream, head = await streaming(session, other)
+            assert (await session.request("GET", "/mcp")).status == 409
+            workers[1].process.signal(signal.SIGTERM)
+            async for _ in stream.chunks(head):
+                pass
+            await opened_anew(session, owner)
+
+    anyio.run(work)
+
+
+def test_when_the_worker_that_relays_is_killed_the_owner_takes_its_clients_for_gone(workers: Workers) -> None:
+    async def work() -> None:
+        async with Clients(workers[0].address) as owner, Clients(workers[1].address) as other:
+            session = await owner.session()
+            await streaming(session, other)
+            assert (await session.request("GET", "/mcp")).status == 409
+            workers[1].process.popen.kill()
+            await opened_anew(session, owner)
+
+    anyio.run(work)
+
+
+async def streaming(session: Connection, clients: Clients) -> tuple[Connection, Answer]:
+    """A connection with the session's stream, and the head of that."""
+    stream = await elsewhere(session, clients)
+    stream.send("GET", "/mcp")
+    return stream, await stream.head()
+
+
+async def opened_anew(session: Connection, clients: Clients) -> None:
+    """Wait until the session, which has one stream at a time, gets another."""
+    async with asyncio.timeout(DEADLINE):
+        while True:
+            again = await clients.another(session)
+            again.send("GET", "/mcp")
+            if (await again.head()).status == 200:
+                return
+            await asyncio.sleep(0.1)
