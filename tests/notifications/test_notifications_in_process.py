@@ -42,7 +42,7 @@ from mcp_serving import channel_layer  # isort: skip
 from mcp_serving.notifications import receive as receiving  # isort: skip
 from mcp_serving.notifications.publish import Others, here, message, others  # isort: skip
 from mcp_serving.testing import client  # isort: skip
-from mcp_serving.tools import older_sessions  # isort: skip
+from mcp_serving.notifications import legacy  # isort: skip
 
 pytestmark = [
     pytest.mark.usefixtures("users_of_its_own"),
@@ -127,7 +127,7 @@ def test_an_older_client_that_does_not_read_holds_up_no_other_and_nothing_piles_
     server = made_server()
     uris = [f"open://{number}" for number in range(50)]
     sessions: list[Any] = []
-    made = older_sessions._Session.__init__
+    made = legacy._Session.__init__
 
     async def work() -> None:
         never = anyio.Event()
@@ -155,14 +155,14 @@ def test_an_older_client_that_does_not_read_holds_up_no_other_and_nothing_piles_
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
-            older_sessions._Session, "__init__", lambda self, *args: (made(self, *args), sessions.append(self))[0]
+            legacy._Session, "__init__", lambda self, *args: (made(self, *args), sessions.append(self))[0]
         )
         run(work)
     assert len(sessions) == 2
 
 
 def test_a_session_can_subscribe_to_so_many_resources_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(older_sessions, "MOST_SUBSCRIPTIONS", 2)
+    monkeypatch.setattr(legacy, "MOST_SUBSCRIPTIONS", 2)
 
     async def work() -> None:
         async with client(made_server(), mode="legacy") as session:
