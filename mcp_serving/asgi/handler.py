@@ -22,7 +22,7 @@ from mcp_serving.sessions.manager import Bounds, Sessions
 from mcp_serving.sessions.resumable_events import SessionEvents
 from mcp_serving.threads import thread_of_its_own
 from mcp_serving.web_servers.middleware import RequestTrackingMiddleware, wire_of
-from mcp_serving.web_servers.responses import ASGIApp, Receive, Scope, Send, respond
+from mcp_serving.web_servers.responses import Refusal
 from mcp_serving.workers.relay import Relay
 
 if TYPE_CHECKING:
@@ -33,13 +33,14 @@ if TYPE_CHECKING:
     from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
     from starlette.applications import Starlette
     from starlette.routing import Route
+    from starlette.types import ASGIApp, Receive, Scope, Send
 
     from mcp_serving.security.access import UserForToken
-    from mcp_serving.web_servers.refusal import Refusal
 
 logger = logging.getLogger(__name__)
 
 _SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
+_NOT_STARTED = Refusal(503, "The MCP server could not be started.", headers={"retry-after": "5"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,15 +212,17 @@ class StreamableHTTPHandler:
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         if refused := self._refusal(scope):
-            await refused.send(scope, send)
+            await refused(scope, receive, send)
         elif page.is_wanted(scope):
-            await page.show(self._server, send)
-        elif mounted := await self._mounted_or_503(send):
+            await page.page_about(self._server)(scope, receive, send)
+        elif (mounted := await self._mounted()) is None:
+            await _NOT_STARTED(scope, receive, send)
+        else:
             access.begin_request()
             try:
                 await _exchange(mounted.mcp, scope, receive, send)
             except VerifierFailed:
-                await VERIFIER_FAILED.send(scope, send)
+                await VERIFIER_FAILED(scope, receive, send)
 
     def _refusal(self, scope: Scope) -> Refusal | None:
         """Why the request is refused before anything of it is parsed."""
@@ -240,8 +243,10 @@ class StreamableHTTPHandler:
     async def _serve_other_route(self, route: Route, scope: Scope, receive: Receive, send: Send) -> None:
         async def serve(scope: Scope, receive: Receive, send: Send) -> None:
             if refused := self._refusal_on_another_route(scope):
-                await refused.send(scope, send)
-            elif mounted := await self._mounted_or_503(send):
+                await refused(scope, receive, send)
+            elif (mounted := await self._mounted()) is None:
+                await _NOT_STARTED(scope, receive, send)
+            else:
                 below = {**scope, "root_path": _root_path(scope["path"], route)}
                 access.begin_request()
                 with suppress(VerifierFailed):  # which Starlette has answered, and raises again
@@ -263,7 +268,8 @@ class StreamableHTTPHandler:
         await runtime.open()
         return await runtime.open_on_top(self, self._run)
 
-    async def _mounted_or_503(self, send: Send) -> Mounted | None:
+    async def _mounted(self) -> Mounted | None:
+        """The started handler; None if it cannot be started now."""
         mounted: Mounted | None = Runtime.of(self._server).opened_on_top(self)
         if mounted is not None:
             return mounted
@@ -273,7 +279,6 @@ class StreamableHTTPHandler:
             if not self._failing:
                 logger.exception("The MCP server could not be started; requests get 503 until it can.")
             self._failing = True
-            await respond(send, 503, "The MCP server could not be started.\n", headers=[(b"retry-after", b"5")])
             return None
         self._failing = False
         return mounted

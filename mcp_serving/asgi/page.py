@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from django.utils.html import format_html
-
-from mcp_serving.web_servers.responses import Scope, Send, respond
+from starlette.responses import HTMLResponse
 
 if TYPE_CHECKING:
     from mcp.server.lowlevel.server import Server as LowLevelServer
+    from starlette.types import Scope
 
 _PAGE = """<!doctype html>
 <html lang="en">
@@ -32,11 +32,6 @@ def is_wanted(scope: Scope) -> bool:
     return b"text/html" in accept and b"text/event-stream" not in accept
 
 
-async def show(server: LowLevelServer[Any], send: Send) -> None:
-    await respond(
-        send,
-        200,
-        format_html(_PAGE, name=server.title or server.name),
-        content_type=b"text/html; charset=utf-8",
-        headers=[(b"vary", b"accept")],
-    )
+def page_about(server: LowLevelServer[Any]) -> HTMLResponse:
+    """The page of this server."""
+    return HTMLResponse(format_html(_PAGE, name=server.title or server.name), headers={"vary": "accept"})

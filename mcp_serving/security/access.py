@@ -18,11 +18,11 @@ from starlette.responses import PlainTextResponse, Response
 from mcp_serving import sdk
 from mcp_serving.logs import escaped_lines
 from mcp_serving.threads import DjangoThreads, thread_of_its_own
-from mcp_serving.web_servers.refusal import Refusal
-from mcp_serving.web_servers.responses import Scope
+from mcp_serving.web_servers.responses import Refusal
 
 if TYPE_CHECKING:
     from mcp.server.auth.provider import AccessToken, TokenVerifier
+    from starlette.types import Scope
 
 logger = logging.getLogger(__name__)
 
@@ -38,13 +38,13 @@ class VerifierFailed(Exception):
     """A token could be neither accepted nor refused."""
 
 
-VERIFIER_FAILED = Refusal(503, "Try again later.", headers=((b"retry-after", b"5"),))
+VERIFIER_FAILED = Refusal(503, "Try again later.", headers={"retry-after": "5"})
 
 
 async def answer_to_error(_: Request, error: Exception) -> Response:
     """What Starlette answers on the server's other routes, where one failed before there was an answer."""
     if isinstance(error, VerifierFailed):
-        return PlainTextResponse(f"{VERIFIER_FAILED.told}\n", VERIFIER_FAILED.status, {"Retry-After": "5"})
+        return VERIFIER_FAILED.response
     return PlainTextResponse("Internal Server Error", 500)
 
 
@@ -140,7 +140,7 @@ class Access:
                     "channels.auth.AuthMiddlewareStack, or another middleware that fills scope['user']."
                 )
             logger.info("Refused a request for %.200r: nobody is logged in.", scope["path"])
-            return Refusal(401, "Log in first.", headers=((b"www-authenticate", b'Cookie realm="Django"'),))
+            return Refusal(401, "Log in first.", headers={"www-authenticate": 'Cookie realm="Django"'})
         return None
 
     def _tell_once(self, what: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from django.conf import settings
@@ -10,8 +11,10 @@ from django.core.exceptions import DisallowedHost
 from django.http import HttpRequest
 from django.utils.http import is_same_domain
 
-from mcp_serving.web_servers.refusal import Refusal
-from mcp_serving.web_servers.responses import Scope
+from mcp_serving.web_servers.responses import Refusal
+
+if TYPE_CHECKING:
+    from starlette.types import Scope
 
 _TOLD = "The server's settings do not allow this {}."
 

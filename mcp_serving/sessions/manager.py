@@ -29,8 +29,8 @@ from mcp_serving import sdk
 from mcp_serving.security import access
 from mcp_serving.sessions.resumable_events import SessionEvents, session_nonce
 from mcp_serving.sessions.resumption import replay_what_is_left
-from mcp_serving.web_servers.refusal import Refusal
-from mcp_serving.web_servers.responses import ASGIApp, Message, Receive, Scope, Send, with_body
+from mcp_serving.web_servers.request_body import with_body
+from mcp_serving.web_servers.responses import Refusal
 from mcp_serving.workers.relay import Fate
 
 if TYPE_CHECKING:
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
     from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
     from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
     from mcp_serving.workers.relay import Relay
 
@@ -114,7 +115,7 @@ class Sessions:
             scope = {**scope, "headers": [header for header in scope["headers"] if header[0] != _LAST_EVENT]}
         if not _is_of_an_older_client(scope):
             with self._stream(principal(scope) if _listens(scope) else None) as free:
-                await (self._app(scope, receive, send) if free else _TOO_MANY_STREAMS.send(scope, send))
+                await (self._app(scope, receive, send) if free else _TOO_MANY_STREAMS(scope, receive, send))
         elif self._manager.stateless:
             await self._app(scope, receive, send)
         elif given := _given(scope):
@@ -183,7 +184,7 @@ class Sessions:
                 if scope["method"] == "DELETE" and (ended := self._events_after_the_end(session)) is not None:
                     await ended.forget()
             else:
-                await _TOO_MANY_STREAMS.send(scope, send)
+                await _TOO_MANY_STREAMS(scope, receive, send)
 
     def _events_after_the_end(self, session: _Session) -> SessionEvents | None:
         """The events of a session that has ended, in this process or with the one that had it."""
@@ -203,7 +204,7 @@ class Sessions:
 
     async def _serve_opening(self, owner: str | None, scope: Scope, receive: Receive, send: Send) -> None:
         if owner is not None and not self._has_room(owner):
-            await _TOO_MANY_SESSIONS.send(scope, send)
+            await _TOO_MANY_SESSIONS(scope, receive, send)
             return
         worker = _PROCESS if self._relay is None else self._relay.channel
         session = _Session(nonce=secrets.token_hex(8), worker=worker)
@@ -386,11 +387,11 @@ _TOO_MANY_SESSIONS = Refusal(
     503,
     "You have too many open sessions.",
     "its user has as many sessions as max_sessions_per_user allows",
-    headers=((b"retry-after", b"1"),),
+    headers={"retry-after": "1"},
 )
 _TOO_MANY_STREAMS = Refusal(
     429,
     "Too many streams are open.",
     "its session, or its user, has as many streams as max_streams_per_session allows",
-    headers=((b"retry-after", b"1"),),
+    headers={"retry-after": "1"},
 )

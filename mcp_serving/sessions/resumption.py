@@ -7,16 +7,17 @@ from typing import TYPE_CHECKING
 from mcp.server.streamable_http import LAST_EVENT_ID_HEADER, EventStore, StreamableHTTPServerTransport
 
 from mcp_serving import sdk
-from mcp_serving.web_servers.responses import respond
+from mcp_serving.web_servers.responses import Refusal
 
 if TYPE_CHECKING:
     from mcp.server.streamable_http import EventCallback, EventMessage
     from mcp_types import JSONRPCMessage
+    from starlette.types import Receive, Scope, Send
 
     from mcp_serving.sessions.resumable_events import SessionEvents
-    from mcp_serving.web_servers.responses import Receive, Scope, Send
 
 _LAST_EVENT = LAST_EVENT_ID_HEADER.encode()
+_UNREADABLE = Refusal(503, "The events cannot be read.", headers={"retry-after": "5"})
 
 
 async def replay_what_is_left(
@@ -42,7 +43,7 @@ async def replay_what_is_left(
     try:
         left, _ = await events.left_after(last_event_id.decode("latin-1"))
     except Exception:  # which is logged
-        await respond(send, 503, "The events cannot be read.\n", headers=[(b"retry-after", b"5")])
+        await _UNREADABLE(scope, receive, send)
         return True
     if not left:
         return False

@@ -12,10 +12,10 @@ from mcp.server.streamable_http import MCP_SESSION_ID_HEADER
 from mcp.server.streamable_http_manager import DEFAULT_MAX_REQUEST_BODY_SIZE
 from mcp_types import JSONRPCRequest, jsonrpc_message_adapter
 
-from mcp_serving.web_servers.responses import whole_body, with_body
+from mcp_serving.web_servers.request_body import read_body, with_body
 
 if TYPE_CHECKING:
-    from mcp_serving.web_servers.responses import Receive, Scope
+    from starlette.types import Receive, Scope
 
 
 async def let_through(scope: Scope, receive: Receive) -> Receive | None:
@@ -36,7 +36,7 @@ async def _answer_of_a_session(scope: Scope, receive: Receive) -> Receive | None
     """
     if scope["method"] != "POST" or not _has_session(scope):
         return None
-    body = await whole_body(receive, DEFAULT_MAX_REQUEST_BODY_SIZE)
+    body = await read_body(receive, DEFAULT_MAX_REQUEST_BODY_SIZE)
     if body is None or _asks_for_something(body):
         return None
     return with_body(body, receive)

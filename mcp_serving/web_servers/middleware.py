@@ -11,13 +11,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from typing import TYPE_CHECKING
 
 import anyio
+from starlette.responses import PlainTextResponse
 
 from mcp_serving.logs import escaped
 from mcp_serving.shutdown.in_flight import InFlightRequest, InFlightRequests, current_in_flight
 from mcp_serving.web_servers import daphne, draining
-from mcp_serving.web_servers.responses import ASGIApp, Message, Receive, Scope, Send, respond
+from mcp_serving.web_servers.responses import SHUTTING_DOWN
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 logger = logging.getLogger(__name__)
 
@@ -31,15 +36,6 @@ def wire_of(scope: Scope) -> HTTPWire | None:
     """The wire of this request, if there is a guard further out."""
     wire: HTTPWire | None = scope.get(_WIRE)
     return wire
-
-
-async def refuse_for_shutdown(send: Send) -> None:
-    await respond(
-        send,
-        503,
-        "The server is shutting down.\n",
-        headers=[(b"retry-after", b"1"), (b"connection", b"close")],
-    )
 
 
 class RequestTrackingMiddleware:
@@ -62,12 +58,12 @@ class RequestTrackingMiddleware:
             about_a_call = await draining.let_through(scope, receive)
             # With no call left to be about, it would start what is being closed again.
             if about_a_call is None or not self._ledger.calls:
-                await refuse_for_shutdown(send)
+                await SHUTTING_DOWN(scope, receive, send)
                 return
             receive = about_a_call
         exchange = self._ledger.open(f"{escaped(scope['method'][:20])} {scope['path'][:100]!r}")
         exchange.task = asyncio.current_task()
-        wire = HTTPWire(exchange, receive, send)
+        wire = HTTPWire(exchange, scope, receive, send)
 
         async def refuse() -> None:
             if not await wire.fail(503, "The server is shutting down.\n"):
@@ -145,8 +141,9 @@ class _EndableWire:
 class HTTPWire(_EndableWire):
     """Both sides of one HTTP request, remembering how far it got."""
 
-    def __init__(self, exchange: InFlightRequest, receive: Receive, send: Send) -> None:
+    def __init__(self, exchange: InFlightRequest, scope: Scope, receive: Receive, send: Send) -> None:
         super().__init__(exchange, receive, {"type": "http.disconnect"})
+        self._scope = scope
         self._send = send
         self._back_pressure = daphne.BackPressure.of(send, exchange)
         self._body_read = False
@@ -282,7 +279,7 @@ class HTTPWire(_EndableWire):
         if self._client_left or self._finished:
             return True
         if not self._started:
-            await respond(self.send, status, text)
+            await PlainTextResponse(text, status)(self._scope, self.receive, self.send)
             return True
         if self._streams_events:
             await self.send({"type": "http.response.body", "body": b""})

@@ -1,62 +1,47 @@
-"""The messages of ASGI: their types, and what is made of them in more than one place."""
+"""The answers that this package gives in place of an application."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Awaitable, Callable, Iterable, MutableMapping
-from typing import Any, TypeAlias
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-Scope: TypeAlias = MutableMapping[str, Any]
-Message: TypeAlias = MutableMapping[str, Any]
-Receive: TypeAlias = Callable[[], Awaitable[Message]]
-Send: TypeAlias = Callable[[Message], Awaitable[None]]
-ASGIApp: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
+from starlette.responses import PlainTextResponse
 
+if TYPE_CHECKING:
+    from starlette.types import Receive, Scope, Send
 
-async def respond(
-    send: Send,
-    status: int,
-    text: str,
-    *,
-    content_type: bytes = b"text/plain; charset=utf-8",
-    headers: Iterable[tuple[bytes, bytes]] = (),
-) -> None:
-    """Send a whole response with a short body."""
-    body = text.encode()
-    await send(
-        {
-            "type": "http.response.start",
-            "status": status,
-            "headers": [
-                (b"content-type", content_type),
-                (b"content-length", str(len(body)).encode()),
-                *headers,
-            ],
-        }
-    )
-    await send({"type": "http.response.body", "body": body})
+logger = logging.getLogger(__name__)
 
 
-async def whole_body(receive: Receive, most: float = math.inf) -> bytes | None:
-    """The whole body of a request; None if it has more bytes than ``most``, or its client has left."""
-    body = bytearray()
-    more = True
-    while more:
-        message = await receive()
-        if message["type"] != "http.request":
-            return None
-        body += message.get("body", b"")
-        more = message.get("more_body", False)
-        if len(body) > most:
-            return None
-    return bytes(body)
+@dataclass(frozen=True)
+class Refusal:
+    """An ASGI application that refuses a request with one line of plain text.
+
+    Args:
+        status: the HTTP status.
+        text: the line that the client reads.
+        reason: the log gets it; it names the setting to change. None where there is no setting to change.
+        headers: response headers besides the content type and length.
+    """
+
+    status: int
+    text: str
+    reason: str | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self.reason is not None:
+            # The path as a literal: text of a client must not break the line or colour it.
+            logger.warning("Refused a request for %.200r: %s.", scope["path"], self.reason)
+        await self.response(scope, receive, send)
+
+    @property
+    def response(self) -> PlainTextResponse:
+        """The response alone, for an application of Starlette."""
+        # A new one each time: middleware adds headers to it.
+        return PlainTextResponse(f"{self.text}\n", self.status, self.headers)
 
 
-def with_body(body: bytes, receive: Receive) -> Receive:
-    """``receive`` of a request whose body has been read, for who reads it again."""
-    messages: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
-
-    async def receive_again() -> Message:
-        return messages.pop() if messages else await receive()
-
-    return receive_again
+SHUTTING_DOWN = Refusal(503, "The server is shutting down.", headers={"retry-after": "1", "connection": "close"})

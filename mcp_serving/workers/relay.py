@@ -20,25 +20,22 @@ from typing import TYPE_CHECKING
 
 from mcp.server.transport_security import RequestBodyLimitMiddleware
 
-from mcp_serving.web_servers.refusal import Refusal
-from mcp_serving.web_servers.responses import whole_body
+from mcp_serving.web_servers.request_body import read_body
+from mcp_serving.web_servers.responses import Refusal
 from mcp_serving.workers import scope_serialization as callers
 from mcp_serving.workers.messaging import MESSAGE_SIZE, SEND_SECONDS, Link, Links, Part
 from mcp_serving.workers.scope_serialization import UserNotSerializable
 
 if TYPE_CHECKING:
     from channels.layers import BaseChannelLayer
-
-    from mcp_serving.web_servers.responses import ASGIApp, Message, Receive, Scope, Send
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 logger = logging.getLogger(__name__)
 
 WINDOW = 4 * MESSAGE_SIZE
 """Bytes of an answer that are on their way at once: who reads slowly holds up the worker that writes."""
 
-_UNREACHABLE = Refusal(
-    503, "The worker that has this session cannot be reached now.", headers=((b"retry-after", b"1"),)
-)
+_UNREACHABLE = Refusal(503, "The worker that has this session cannot be reached now.", headers={"retry-after": "1"})
 _CANNOT_BE_RELAYED = Refusal(500, "Internal Server Error")
 
 
@@ -105,20 +102,20 @@ class Relay:
         return fate
 
     async def _relay(self, channel: str, scope: Scope, receive: Receive, send: Send) -> Fate:
-        body = await whole_body(receive)
+        body = await read_body(receive)
         if body is None:
             return Fate.ANSWERED  # its client has left
         link = self._links.to(channel)
         if link is None:
             return Fate.OWNER_GONE
         if not self.channel:  # which the answer would come to
-            await _UNREACHABLE.send(scope, send)
+            await _UNREACHABLE(scope, receive, send)
             return Fate.ANSWERED
         try:
             told = callers.serialize(scope)
         except UserNotSerializable as error:
             logger.error("A request of a session in another worker cannot be relayed there: %s.", error)
-            await _CANNOT_BE_RELAYED.send(scope, send)
+            await _CANNOT_BE_RELAYED(scope, receive, send)
             return Fate.ANSWERED
         relayed = _Relayed(next(self._numbers), link)
         self._relayed[relayed.number] = relayed
@@ -271,7 +268,7 @@ class _Relayed:
                         break  # the guard breaks it off
                     if answer.gone:
                         return Fate.OWNER_GONE
-                    await _UNREACHABLE.send(scope, send)
+                    await _UNREACHABLE(scope, receive, send)
                     break
                 if "status" in answer:
                     started = True

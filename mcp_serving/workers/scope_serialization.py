@@ -16,7 +16,7 @@ from starlette.authentication import AuthCredentials
 from mcp_serving.threads import thread_of_its_own
 
 if TYPE_CHECKING:
-    from mcp_serving.web_servers.responses import Scope
+    from starlette.types import Scope
 
 _REQUEST = ("http_version", "method", "scheme", "path", "raw_path", "root_path", "query_string", "client", "server")
 """What of a scope is a request's own, and can be sent."""

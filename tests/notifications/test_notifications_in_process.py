@@ -154,9 +154,7 @@ def test_an_older_client_that_does_not_read_holds_up_no_other_and_nothing_piles_
             never.set()
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            legacy._Session, "__init__", lambda self, *args: (made(self, *args), sessions.append(self))[0]
-        )
+        patch.setattr(legacy._Session, "__init__", lambda self, *args: (made(self, *args), sessions.append(self))[0])
         run(work)
     assert len(sessions) == 2
 

@@ -12,9 +12,9 @@ import httpx2
 import pytest
 from django.test import override_settings
 from starlette.middleware.cors import CORSMiddleware
+from starlette.types import Receive, Scope, Send
 
 from mcp_serving.security import hosts
-from mcp_serving.web_servers.responses import Receive, Scope, Send
 from tests.support import in_django
 from tests.support.asgi_servers import DAPHNE, serving
 from tests.support.harness import ROOT, Events, Process, call

@@ -15,7 +15,7 @@ from mcp.server.transport_security import TransportSecuritySettings
 from mcp_serving import StreamableHTTPHandler
 from mcp_serving.asgi import lifecycle
 from mcp_serving.security import hosts
-from mcp_serving.web_servers.refusal import Refusal
+from mcp_serving.web_servers.responses import Refusal
 from tests.support.harness import serving_http
 from tests.support.raw_http import Request
 
