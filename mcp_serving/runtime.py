@@ -13,13 +13,13 @@ from mcp.shared.exceptions import MCPError
 from mcp_types import CONNECTION_CLOSED, INTERNAL_ERROR
 from pydantic import ValidationError
 
-from mcp_serving import logs, sdk
+from mcp_serving import current_request, logs, sdk
 from mcp_serving.call_isolation import isolate_call
 from mcp_serving.lifespan import LifespanTask, is_being_cancelled
 from mcp_serving.notifications.publish import here
 from mcp_serving.notifications.receive import receive_from_other_processes
 from mcp_serving.shutdown.deadline import Deadline
-from mcp_serving.shutdown.in_flight import InFlightRequests, current_in_flight
+from mcp_serving.shutdown.in_flight import InFlightRequests
 
 if TYPE_CHECKING:
     from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
@@ -142,7 +142,7 @@ class Runtime:
         """The outermost MCP middleware: tells the in_flight what is running, and lets it be cancelled."""
         if ctx.request_id is None:  # a notification: nobody is told of an exception, and the SDK logs it
             return await isolate_call(call_next(ctx))
-        exchange = current_in_flight.get()
+        exchange = current_request.get().in_flight
         if exchange is None:
             return await self._answered(ctx, call_next)
         exchange.what = describe(ctx.method, ctx.params)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from django.conf import settings
 
-from mcp_serving import sdk
+from mcp_serving import current_request, sdk
 from mcp_serving.conf import DEFAULT_SHUTDOWN_TIMEOUT, valid_shutdown_timeout
 from mcp_serving.errors import AccessNotStated, NoHTTPServer, ShutdownTimeout
 from mcp_serving.runtime import Runtime, end_subscriptions, imports_frozen, runtimes
@@ -19,7 +19,6 @@ from mcp_serving.shutdown.in_flight import CANCELLED_SECONDS, listed
 from mcp_serving.stdio.streams import StandardStreams
 from mcp_serving.stdio.transport import StdioTransport
 from mcp_serving.transport import Transport
-from mcp_serving.users import local_user
 
 if TYPE_CHECKING:
     import signal
@@ -198,7 +197,8 @@ class Server:
             addresses = await daphne.listen(runtime.in_flight)
             self._announce(f"{identity} is {self._where(addresses)}. Stop it with Ctrl-C or SIGTERM.")
         if stdio is not None:
-            local_user.set(self._user)  # for the task that serves stdio: it begins with a copy of this context
+            # For the task that serves stdio: it begins with a copy of this context.
+            current_request.update(local_user=self._user)
             stdio.start(served)
             hint = " This is a terminal: an MCP client is expected there." if stdio.is_terminal else ""
             self._announce(

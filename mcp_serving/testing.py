@@ -10,10 +10,8 @@ from mcp import Client
 from mcp.client.context import ClientRequestContext
 from mcp_types import INTERNAL_ERROR, CallToolResult, ElicitRequestParams, ElicitResult, ErrorData
 
-from mcp_serving import sdk
+from mcp_serving import current_request, sdk
 from mcp_serving.loading import discover
-from mcp_serving.threads import in_callers_thread
-from mcp_serving.users import local_user
 
 if TYPE_CHECKING:
     from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
@@ -114,12 +112,8 @@ async def client(
         options["elicitation_callback"] = answers
 
     async def as_user(ctx: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:
-        user_token, thread_token = local_user.set(user), in_callers_thread.set(True)
-        try:
+        with current_request.updated(local_user=user, in_callers_thread=True):
             return await call_next(ctx)
-        finally:
-            in_callers_thread.reset(thread_token)
-            local_user.reset(user_token)
 
     server = sdk.low_level(mcp)
     with _failures_as_they_are() as body:

@@ -14,7 +14,6 @@ import typing
 from collections.abc import AsyncIterator, Awaitable, Callable, Hashable
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import asynccontextmanager
-from contextvars import ContextVar
 from typing import Annotated, Any, ParamSpec, TypeVar, get_args, get_origin
 
 from asgiref.sync import SyncToAsync, ThreadSensitiveContext
@@ -22,16 +21,10 @@ from channels.db import DatabaseSyncToAsync
 from django.db import connections, transaction
 from mcp.server.mcpserver.resolve import Resolve
 
+from mcp_serving import current_request
+
 P = ParamSpec("P")
 T = TypeVar("T")
-
-in_callers_thread: ContextVar[bool] = ContextVar("mcp_serving.in_callers_thread", default=False)
-"""True in a test's client: handlers run in the test's own thread, and so in its transaction."""
-
-
-_holds_a_thread: ContextVar[bool] = ContextVar("mcp_serving.holds_a_thread", default=False)
-"""True within a sync function in the pool, and in what it calls through ``async_to_sync``."""
-
 
 LOOKUP_THREADS = 8
 """How many lookups (permissions, answered questions) may run at once: each is a short query."""
@@ -70,7 +63,7 @@ class DjangoThreads:
 
     async def _run(self, pool: ThreadPoolExecutor, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         prepared = _in_thread(_atomic(function))
-        if in_callers_thread.get() or _holds_a_thread.get():
+        if current_request.get().in_callers_thread or current_request.get().holds_a_thread:
             # Not Channels' class: it closes connections in a transaction, and Django's TestCase is in one. Nor
             # another thread for what a sync function calls: where each waits for one more, none is ever free.
             runner = SyncToAsync(prepared, thread_sensitive=True)
@@ -128,13 +121,11 @@ def _in_thread(function: Callable[P, T]) -> Callable[P, T]:
 
     @functools.wraps(function)
     def run(*args: P.args, **kwargs: P.kwargs) -> T:
-        token = _holds_a_thread.set(True)
         try:
-            return function(*args, **kwargs)
+            with current_request.updated(holds_a_thread=True):
+                return function(*args, **kwargs)
         except StopIteration as error:  # which no future can hold: its caller would wait for ever
             raise RuntimeError("The function raised StopIteration.") from error
-        finally:
-            _holds_a_thread.reset(token)
 
     return run
 
@@ -193,7 +184,7 @@ def declare(function: Callable[..., Any], signature: inspect.Signature) -> None:
 @asynccontextmanager
 async def thread_of_its_own() -> AsyncIterator[None]:
     """Give the async ORM a thread for this call alone: a slow query of another call does not hold it up."""
-    if in_callers_thread.get():
+    if current_request.get().in_callers_thread:
         yield
         return
     thread = _LazyThread()

@@ -3,23 +3,15 @@
 from __future__ import annotations
 
 import copy
-from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, cast
 
 from django.apps import apps
 from django.core.exceptions import ImproperlyConfigured
 
+from mcp_serving import current_request
+
 if TYPE_CHECKING:
     from django.contrib.auth.models import AbstractBaseUser, AnonymousUser
-    from mcp.server.context import ServerRequestContext
-
-current_request: ContextVar[ServerRequestContext[Any, Any] | None] = ContextVar(
-    "mcp_serving.current_request", default=None
-)
-"""The MCP request that is being handled."""
-
-local_user: ContextVar[AbstractBaseUser | None] = ContextVar("mcp_serving.local_user", default=None)
-"""Who uses a transport without HTTP requests: ``runmcp --user``, the client for tests."""
 
 
 def get_user() -> AbstractBaseUser | AnonymousUser:
@@ -59,9 +51,9 @@ def logged_in_user() -> AbstractBaseUser | None:
 
 
 def _user_of_request() -> AbstractBaseUser | None:
-    request = current_request.get()
-    http_request = request.request if request is not None else None
-    user = http_request.scope.get("user") if http_request is not None else local_user.get()
+    current = current_request.get()
+    http_request = current.mcp_context.request if current.mcp_context is not None else None
+    user = http_request.scope.get("user") if http_request is not None else current.local_user
     # Not every "user" in a scope is Django's: the SDK's own middleware puts its class there, Starlette's.
     return cast("AbstractBaseUser", user) if hasattr(user, "is_anonymous") else None
 
@@ -71,7 +63,7 @@ def is_of_the_process(user: Any) -> bool:
 
     Over HTTP each request brings a new one. One that was never saved, as a test may have it, is not out of date.
     """
-    request = current_request.get()
+    request = current_request.get().mcp_context
     return (request is None or request.request is None) and hasattr(user, "_state") and not user._state.adding
 
 

@@ -6,7 +6,6 @@ import asyncio
 import logging
 from collections.abc import Callable
 from contextlib import suppress
-from contextvars import ContextVar
 
 import anyio.lowlevel
 from mcp.server.subscriptions import (
@@ -18,15 +17,13 @@ from mcp.server.subscriptions import (
     ToolsListChanged,
 )
 
+from mcp_serving import current_request
 from mcp_serving.notifications import publish
 from mcp_serving.notifications.publish import Message
 
 logger = logging.getLogger(__name__)
 
 Listener = Callable[[ServerEvent], None]
-
-hidden_uris: ContextVar[frozenset[str]] = ContextVar("mcp_serving.hidden_uris", default=frozenset())
-"""The URIs that the request at hand subscribes to, and whose resource its user may not read."""
 
 _LISTS: dict[str, ServerEvent] = {
     "tools_changed": ToolsListChanged(),
@@ -122,7 +119,7 @@ class VisibleNotifications:
         await self._bus.publish(event)
 
     def subscribe(self, listener: Listener) -> Callable[[], None]:
-        hidden = hidden_uris.get()
+        hidden = current_request.get().hidden_uris
         if not hidden:
             return self._bus.subscribe(listener)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import traceback
 from collections.abc import Callable, Sequence
-from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +14,7 @@ from pydantic import AnyHttpUrl
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
-from mcp_serving import sdk
+from mcp_serving import current_request, sdk
 from mcp_serving.logs import escaped_lines
 from mcp_serving.threads import DjangoThreads, thread_of_its_own
 from mcp_serving.web_servers.responses import Refusal
@@ -46,16 +45,6 @@ async def answer_to_error(_: Request, error: Exception) -> Response:
     if isinstance(error, VerifierFailed):
         return VERIFIER_FAILED.response
     return PlainTextResponse("Internal Server Error", 500)
-
-
-@dataclass
-class _Caller:
-    """What the bearer token of one request has told."""
-
-    user: Any = None
-
-
-_caller: ContextVar[_Caller] = ContextVar("mcp_serving.caller")
 
 
 @dataclass(frozen=True)
@@ -172,12 +161,12 @@ def _is_logged_in(scope: Scope) -> bool:
 
 def begin_request() -> None:
     """A request begins: nothing is known of its token yet."""
-    _caller.set(_Caller())
+    current_request.update(token_user=None)
 
 
 def with_user_of_token(scope: Scope) -> Scope:
     """The scope with the Django user of the request's token, where there is one."""
-    user = _caller.get().user
+    user = current_request.get().token_user
     return scope if user is None else {**scope, "user": user}
 
 
@@ -202,7 +191,7 @@ class _CheckedVerifier:
         except Exception:
             _log_without(token)
             raise VerifierFailed from None
-        _caller.get().user = user
+        current_request.update(token_user=user)
         return accepted
 
 

@@ -15,7 +15,8 @@ from urllib.parse import quote, unquote
 from mcp.server.streamable_http import EventMessage
 from mcp_types import INTERNAL_ERROR, ErrorData, JSONRPCError, JSONRPCResponse, jsonrpc_message_adapter
 
-from mcp_serving.sessions.resumable_events import ScopedEventStore, session_nonce
+from mcp_serving import current_request
+from mcp_serving.sessions.resumable_events import ScopedEventStore
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
@@ -67,7 +68,7 @@ class BoundedEventStore(ScopedEventStore):
         await self._drop(self._session())
 
     def _session(self) -> str:
-        if session := session_nonce.get():
+        if session := current_request.get().session_nonce:
             return session
         raise RuntimeError(
             f"{type(self).__name__} is for the event_store of mcp_serving.StreamableHTTPHandler: "

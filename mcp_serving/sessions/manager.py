@@ -25,9 +25,9 @@ from mcp.shared.inbound import MCP_METHOD_HEADER, MCP_PROTOCOL_VERSION_HEADER
 from mcp_types import INTERNAL_ERROR
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 
-from mcp_serving import sdk
+from mcp_serving import current_request, sdk
 from mcp_serving.security import access
-from mcp_serving.sessions.resumable_events import SessionEvents, session_nonce
+from mcp_serving.sessions.resumable_events import SessionEvents
 from mcp_serving.sessions.resumption import replay_what_is_left
 from mcp_serving.web_servers.request_body import with_body
 from mcp_serving.web_servers.responses import Refusal
@@ -173,7 +173,10 @@ class Sessions:
         headers = [(name, value) for name, value in scope["headers"] if name != _HEADER]
         headers.append((_HEADER, session.id.encode()))
         # What its calls are, the middleware below counts: answers, notifications and the end of a session have room.
-        with self._stream(session.nonce if scope["method"] == "GET" else None) as free, session.at_hand():
+        with (
+            self._stream(session.nonce if scope["method"] == "GET" else None) as free,
+            current_request.updated(session_nonce=session.nonce),
+        ):
             if free:
                 send = self._knowing_the_end(session, session.signing(send, owner))
                 scope = {**scope, "headers": headers}
@@ -208,14 +211,14 @@ class Sessions:
             return
         worker = _PROCESS if self._relay is None else self._relay.channel
         session = _Session(nonce=secrets.token_hex(8), worker=worker)
-        with session.at_hand(), self._counted(owner, session):
+        with current_request.updated(session_nonce=session.nonce), self._counted(owner, session):
             await self._app(scope, receive, session.signing(send, owner))
 
     # Bounds
 
     async def bounded(self, ctx: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:
         """An MCP middleware: so many calls of a session run at once, whether their client still waits or has left."""
-        nonce = session_nonce.get()
+        nonce = current_request.get().session_nonce
         is_call = ctx.request_id is not None and ctx.method != "ping"
         with self._stream(f"calls of {nonce}" if nonce and is_call else None) as free:
             if not free:
@@ -332,14 +335,6 @@ class _Session:
         except (BadSignature, ValueError):
             return cls()
         return cls(name, nonce, given[0], worker) if len(given) == 1 else cls()
-
-    @contextmanager
-    def at_hand(self) -> Iterator[None]:
-        token = session_nonce.set(self.nonce)
-        try:
-            yield
-        finally:
-            session_nonce.reset(token)
 
     def signing(self, send: Send, owner: str | None) -> Send:
         """``send``, for which the SDK's id of the session becomes the one that its client gets."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from abc import abstractmethod
 from contextlib import suppress
-from contextvars import ContextVar
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -13,24 +12,20 @@ from django.core.signing import BadSignature, Signer
 from mcp.server.streamable_http import EventStore
 from mcp_types import JSONRPCError, JSONRPCResponse
 
+from mcp_serving import current_request
+
 if TYPE_CHECKING:
     from mcp.server.streamable_http import EventCallback, EventMessage
     from mcp_types import JSONRPCMessage
 
 logger = logging.getLogger(__name__)
 
-session_nonce: ContextVar[str] = ContextVar("mcp_serving.session_nonce", default="")
-"""Of the session that is at hand: in its requests, and in the task that writes its streams."""
-
-_replayed_up_to: ContextVar[str] = ContextVar("mcp_serving.replayed_up_to", default="")
-"""In the task of a stream that is being resumed: the id of the last event that it has sent."""
-
 _LONGEST_STREAM_ID = 256
 """Characters. A stream has the id of its request, which is a client's to choose, and each of its events repeats it."""
 
 
 class ScopedEventStore(EventStore):
-    """A store that knows of sessions: its events are those of the session at hand (``session_nonce``)."""
+    """A store that keeps the events of each session apart, by the ``session_nonce`` of the current request."""
 
     @abstractmethod
     async def forget(self) -> None:
@@ -60,15 +55,15 @@ class SessionEvents(EventStore):
         self._reading = _Outage("Events cannot be read, so that clients cannot resume", "Events can be read")
 
     async def store_event(self, stream_id: str, message: JSONRPCMessage | None) -> str:
-        if message is None and (event_id := _replayed_up_to.get()):
+        if message is None and (event_id := current_request.get().replayed_up_to):
             # A resumed stream begins where its replay has ended. After what has been stored since, its client would
             # never get that: neither from this stream, nor by resuming again.
-            _replayed_up_to.set("")
+            current_request.update(replayed_up_to="")
             return event_id
         if len(stream_id) > _LONGEST_STREAM_ID:
             return ""
         try:
-            event_id = await self._store.store_event(f"{session_nonce.get()}:{stream_id}", message)
+            event_id = await self._store.store_event(f"{current_request.get().session_nonce}:{stream_id}", message)
         except Exception as error:
             # Raised into the SDK, it would end what delivers the answers of the session, all that are still to come.
             self._storing.goes_on(error)
@@ -85,7 +80,8 @@ class SessionEvents(EventStore):
             await send_callback(event)
         if any(_is_answer(event.message) for event in left):
             return None  # The stream ends: nothing follows an answer.
-        _replayed_up_to.set(next((event.event_id for event in reversed(left) if event.event_id), last_event_id))
+        last_sent = next((event.event_id for event in reversed(left) if event.event_id), last_event_id)
+        current_request.update(replayed_up_to=last_sent)
         return stream_id
 
     async def left_after(self, last_event_id: str) -> tuple[list[EventMessage], str | None]:
@@ -124,7 +120,7 @@ class SessionEvents(EventStore):
 
     @property
     def _signer(self) -> Signer:
-        return Signer(salt=f"mcp_serving.event:{session_nonce.get()}")
+        return Signer(salt=f"mcp_serving.event:{current_request.get().session_nonce}")
 
 
 class _Outage:

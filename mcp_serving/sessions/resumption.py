@@ -25,7 +25,7 @@ async def replay_what_is_left(
 ) -> bool:
     """Answer a request that resumes a session which nobody serves any more: with what its client has missed.
 
-    The stream ends after it, since nothing more will come. The session has to be at hand (``session_nonce``).
+    The stream ends after it, since nothing more will come. The current request has the ``session_nonce``.
 
     Args:
         events: of the handler.

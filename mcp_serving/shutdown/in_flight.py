@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from contextvars import ContextVar
 
 import anyio
 
@@ -119,10 +118,6 @@ class InFlightRequest:
 
     def close(self) -> None:
         self._ledger.close(self)
-
-
-current_in_flight: ContextVar[InFlightRequest | None] = ContextVar("mcp_serving.current_in_flight", default=None)
-"""The exchange that the running MCP handler answers; the SDK carries it from the transport to the handler."""
 
 
 class InFlightRequests:

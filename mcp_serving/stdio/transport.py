@@ -28,9 +28,10 @@ from mcp_types import (
     jsonrpc_message_adapter,
 )
 
+from mcp_serving import current_request
 from mcp_serving.runtime import describe
 from mcp_serving.shutdown.deadline import Deadline
-from mcp_serving.shutdown.in_flight import CANCELLED_SECONDS, InFlightRequest, InFlightRequests, current_in_flight
+from mcp_serving.shutdown.in_flight import CANCELLED_SECONDS, InFlightRequest, InFlightRequests
 from mcp_serving.stdio.streams import Lines, Output, StandardStreams
 
 if TYPE_CHECKING:
@@ -152,7 +153,7 @@ class _Wire(AsyncResource):
             return None
         exchange = self._ledger.open(describe(message.method, message.params))
         self._unanswered.setdefault(message.id, deque()).append(exchange)
-        self.last_context.run(current_in_flight.set, exchange)
+        self.last_context.run(current_request.update, in_flight=exchange)
 
         async def unanswered() -> None:
             self._answered(message.id)

@@ -8,9 +8,10 @@ from typing import Any
 
 from django.core.exceptions import PermissionDenied
 
+from mcp_serving import current_request
 from mcp_serving.threads import DjangoThreads
 from mcp_serving.tools.declarations import Asked
-from mcp_serving.users import current_request, get_user, is_of_the_process
+from mcp_serving.users import get_user, is_of_the_process
 
 logger = logging.getLogger(__name__)
 
@@ -41,7 +42,7 @@ class Permissions:
         """Those of the names that the user may use, found in one go: users cost queries."""
         names = set(names)
         asking = {name: self._asked[name] for name in names if name in self._asked}
-        if not asking or current_request.get() is None:
+        if not asking or current_request.get().mcp_context is None:
             return names
         # By identity: a callable need not be hashable.
         verdicts = await self._verdicts({id(asked): asked for asked in asking.values()})

@@ -7,9 +7,6 @@ import json
 import os
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -26,6 +23,7 @@ from mcp.server.request_state import (
     RequestStateSecurity,
 )
 
+from mcp_serving import current_request
 from mcp_serving.threads import DjangoThreads
 from mcp_serving.users import logged_in_user
 
@@ -91,11 +89,6 @@ class Round:
         return self.asked_at is not None and not time.time() < self.asked_at + self.lifetime
 
 
-_round: ContextVar[Round | None] = ContextVar("mcp_serving.round", default=None)
-
-_arguments: ContextVar[dict[str, Any]] = ContextVar("mcp_serving.arguments")
-"""The arguments of the tool that runs."""
-
 _used: dict[str, float] = {}
 """Calls that were answered, and until when that matters. Beside the cache, which may forget any entry."""
 
@@ -115,7 +108,7 @@ class OneCallCodec:
         self._lifetime = lifetime
 
     def seal(self, payload: bytes) -> str:
-        now = _round.get() or Round()
+        now = current_round()
         head = [now.call, now.asked_at or time.time(), now.asked_about]
         return self._codec.seal(json.dumps(head).encode() + b"\n" + payload)
 
@@ -128,36 +121,19 @@ class OneCallCodec:
         now = Round(call, asked_at, asked_about, self._lifetime, brings_answers=True)
         if now.expired:
             raise InvalidRequestState("expired")
-        _round.set(now)
+        current_request.update(question_round=now)
         return payload
 
 
-@contextmanager
-def new_request() -> Iterator[None]:
-    """A request: it belongs to no call that has asked something yet.
-
-    Left as it was: a client in the same process runs its request in the task of the tool that uses it.
-    """
-    token = _round.set(Round())
-    try:
-        yield
-    finally:
-        _round.reset(token)
-
-
-@contextmanager
-def calling(arguments: dict[str, Any]) -> Iterator[None]:
-    """A tool is called with these arguments, by the client or by another tool."""
-    token = _arguments.set(arguments)
-    try:
-        yield
-    finally:
-        _arguments.reset(token)
+def current_round() -> Round:
+    """The round trip that the current request is."""
+    now = current_request.get().question_round
+    return now if isinstance(now, Round) else Round()
 
 
 def _digest() -> str:
     """What the tool that runs is called with. Made where a tool asks: most do not."""
-    text = json.dumps(_arguments.get({}), sort_keys=True, default=repr)
+    text = json.dumps(current_request.get().tool_arguments, sort_keys=True, default=repr)
     return hashlib.sha256(text.encode()).hexdigest()
 
 
@@ -167,7 +143,7 @@ def ask_about(tool: str) -> None:
     Raises:
         ToolError: it is another tool's call now, with other arguments than the user was asked about.
     """
-    now, called_with = _round.get() or Round(), _digest()
+    now, called_with = current_round(), _digest()
     if not now.brings_answers or tool not in now.asked_about:
         now.asked_at = now.asked_at if now.brings_answers else time.time()
         now.asked_about[tool] = called_with
@@ -186,7 +162,7 @@ async def use_up(tool: str, threads: DjangoThreads) -> None:
     Raises:
         ToolError: it was answered before, or too late.
     """
-    now = _round.get() or Round()
+    now = current_round()
     if now.expired:  # a client up to 2025-11-25 answers while the call waits, and may take as long as it likes
         raise ToolError(
             f"The user took more than {now.lifetime / 60:g} minutes to answer: {tool} did nothing. "

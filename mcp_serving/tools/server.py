@@ -42,9 +42,9 @@ from mcp_types import Tool as MCPTool
 from mcp_types.version import is_version_at_least
 from pydantic import ValidationError
 
-from mcp_serving import sdk
+from mcp_serving import current_request, sdk
 from mcp_serving.errors import NoElicitation, UserCanceled, UserDeclined
-from mcp_serving.notifications.bus import ChannelLayerBus, VisibleNotifications, hidden_uris
+from mcp_serving.notifications.bus import ChannelLayerBus, VisibleNotifications
 from mcp_serving.notifications.legacy import LegacySessions
 from mcp_serving.threads import DjangoThreads, declare, is_async, not_atomic, thread_of_its_own
 from mcp_serving.tools import request_state
@@ -61,7 +61,7 @@ from mcp_serving.tools.gate import gated
 from mcp_serving.tools.permissions import Permissions
 from mcp_serving.tools.question import Confirm
 from mcp_serving.tools.registry import Registry, ResourceOptions, ToolOptions
-from mcp_serving.users import current_request, local_user, without_cached_permissions
+from mcp_serving.users import without_cached_permissions
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -434,7 +434,7 @@ class MCPServer(SDKMCPServer[LifespanResultT]):
         if name in self._tool_permissions:
             self._check_headers(name, arguments)
         try:
-            with request_state.calling(arguments):
+            with current_request.updated(tool_arguments=arguments):
                 return await super().call_tool(name, arguments, context)
         except UnexpectedToolError as error:
             if isinstance(error.__cause__, NoElicitation | UserDeclined | UserCanceled):
@@ -452,7 +452,7 @@ class MCPServer(SDKMCPServer[LifespanResultT]):
 
     def _check_headers(self, name: str, arguments: dict[str, Any]) -> None:
         """The SDK's check of ``Mcp-Param-*`` headers, for a tool that is not there for everybody."""
-        request = current_request.get()
+        request = current_request.get().mcp_context
         if request is None or request.request is None or not is_version_at_least(request.protocol_version, _MODERN):
             return
         schema = self._input_schema(name) if self._input_schema is not None else None
@@ -502,11 +502,10 @@ class MCPServer(SDKMCPServer[LifespanResultT]):
             return await call_next(ctx)
         declared = {uri: self._declared(uri) or uri for uri in asked.resource_subscriptions or ()}
         allowed = await self._resource_permissions.allowed(declared.values())
-        token = hidden_uris.set(frozenset(uri for uri, name in declared.items() if name not in allowed))
-        try:
+        with current_request.updated(
+            hidden_uris=frozenset(uri for uri, name in declared.items() if name not in allowed)
+        ):
             return await call_next(ctx)
-        finally:
-            hidden_uris.reset(token)
 
     async def list_prompts(self) -> list[MCPPrompt]:
         prompts = await super().list_prompts()
@@ -531,16 +530,12 @@ _MODERN = "2026-07-28"
 
 async def _in_django(ctx: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:
     """The outermost middleware of the server: the request's user, and a thread for its async ORM calls."""
-    user = local_user.get()
-    user_token = local_user.set(user and without_cached_permissions(user))
-    request_token = current_request.set(ctx)
-    try:
-        with request_state.new_request():
-            async with thread_of_its_own():
-                return await call_next(ctx)
-    finally:
-        current_request.reset(request_token)
-        local_user.reset(user_token)
+    user = current_request.get().local_user
+    fresh = user and without_cached_permissions(user)
+    # Restored afterwards: a client in the same process runs its request in the task of the tool that uses it.
+    with current_request.updated(mcp_context=ctx, local_user=fresh, question_round=request_state.Round()):
+        async with thread_of_its_own():
+            return await call_next(ctx)
 
 
 def _told_of_arguments(function: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:

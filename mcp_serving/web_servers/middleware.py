@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING
 import anyio
 from starlette.responses import PlainTextResponse
 
+from mcp_serving import current_request
 from mcp_serving.logs import escaped
-from mcp_serving.shutdown.in_flight import InFlightRequest, InFlightRequests, current_in_flight
+from mcp_serving.shutdown.in_flight import InFlightRequest, InFlightRequests
 from mcp_serving.web_servers import daphne, draining
 from mcp_serving.web_servers.responses import SHUTTING_DOWN
 
@@ -70,9 +71,9 @@ class RequestTrackingMiddleware:
                 daphne.abort(send)
 
         exchange.answer_instead = refuse
-        token = current_in_flight.set(exchange)
         try:
-            await self._app({**scope, _WIRE: wire}, wire.receive, wire.send)
+            with current_request.updated(in_flight=exchange):
+                await self._app({**scope, _WIRE: wire}, wire.receive, wire.send)
             await wire.complete()
         except asyncio.CancelledError:
             if not self._ledger.draining:
@@ -83,7 +84,6 @@ class RequestTrackingMiddleware:
             if not await wire.fail(500, "Internal Server Error\n"):
                 daphne.abort(send)
         finally:
-            current_in_flight.reset(token)
             exchange.close()
             # They refer to the exchange themselves: left there, only the garbage collector would free a request, with
             # a pause for all the others. And a session keeps the exchange that opened it.

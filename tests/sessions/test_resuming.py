@@ -10,7 +10,7 @@ import sys
 import time
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
 from typing import Any
 
 import httpx2
@@ -19,10 +19,10 @@ from mcp.server.mcpserver import MCPServer
 from mcp.server.streamable_http import EventMessage
 from mcp_types import JSONRPCError, JSONRPCMessage, JSONRPCNotification, JSONRPCResponse
 
-from mcp_serving import InMemoryEventStore, RedisEventStore, StreamableHTTPHandler
+from mcp_serving import InMemoryEventStore, RedisEventStore, StreamableHTTPHandler, current_request
 from mcp_serving.asgi import lifecycle
 from mcp_serving.sessions.event_stores import BoundedEventStore
-from mcp_serving.sessions.resumable_events import SessionEvents, session_nonce
+from mcp_serving.sessions.resumable_events import SessionEvents
 from mcp_serving.sessions.resumption import replay_what_is_left
 from tests.support.asgi_servers import serving
 from tests.support.harness import DEADLINE, INITIALIZE, Process, call, text_of, wait_until
@@ -46,13 +46,8 @@ def stores(request: pytest.FixtureRequest) -> Stores:
     return make
 
 
-@contextmanager
-def at_hand(session: str) -> Iterator[None]:
-    token = session_nonce.set(session)
-    try:
-        yield
-    finally:
-        session_nonce.reset(token)
+def at_hand(session: str) -> AbstractContextManager[None]:
+    return current_request.updated(session_nonce=session)
 
 
 @asynccontextmanager

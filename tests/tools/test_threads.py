@@ -15,9 +15,8 @@ from mcp_types import ElicitResult
 from tests.support import in_django
 from tests.support.harness import DEADLINE
 
-from mcp_serving import MCPServer  # isort: skip - after Django is set up
+from mcp_serving import MCPServer, current_request  # isort: skip - after Django is set up
 from mcp_serving.testing import Answers, client  # isort: skip
-from mcp_serving.users import local_user  # isort: skip
 
 assert in_django
 
@@ -216,8 +215,5 @@ def test_while_every_thread_is_taken_async_tools_are_listed_permitted_and_confir
             finally:
                 free.set()
 
-    token = local_user.set(clerk)
-    try:
+    with current_request.updated(local_user=clerk):
         run(talk())
-    finally:
-        local_user.reset(token)

@@ -1,0 +1,77 @@
+"""The request that is being handled: one object, in the package's one context variable.
+
+The modules that handle a request store their part of it here. It travels with the context: from the ASGI
+application through the SDK to the handler, into tasks that the handler starts, and into its thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from django.contrib.auth.models import AbstractBaseUser
+    from mcp.server.context import ServerRequestContext
+
+    from mcp_serving.shutdown.in_flight import InFlightRequest
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CurrentRequest:
+    """What is known of the request that is being handled; outside of a request, the defaults.
+
+    It never changes: ``update`` and ``updated`` put a changed copy into the running context, so that a task that
+    was started earlier keeps its own. It has no ``__eq__``, because asgiref compares context variables after
+    each sync function, and comparing users may query the database.
+    """
+
+    in_flight: InFlightRequest | None = None
+    """The entry that the MCP handler's response ends."""
+    session_nonce: str = ""
+    """Of the session that the request belongs to; also in the task that writes the session's streams."""
+    replayed_up_to: str = ""
+    """The id of the last event that was sent on the stream which is being resumed."""
+    token_user: AbstractBaseUser | None = None
+    """The Django user of the request's bearer token."""
+    local_user: AbstractBaseUser | None = None
+    """The user of a transport without HTTP requests: ``runmcp --user``, the client for tests."""
+    mcp_context: ServerRequestContext[Any, Any] | None = None
+    """The SDK's context of the MCP request."""
+    hidden_uris: frozenset[str] = frozenset()
+    """The URIs that the request subscribes to although its user may not read them."""
+    question_round: object = None
+    """The round trip of a tool that asks the user; belongs to ``tools.request_state``."""
+    tool_arguments: Mapping[str, Any] = field(default_factory=dict)
+    """The arguments of the tool that runs."""
+    in_callers_thread: bool = False
+    """True for the client for tests: handlers run in the test's own thread, and so in its transaction."""
+    holds_a_thread: bool = False
+    """True within a sync function in the pool, and in code that it calls through ``async_to_sync``."""
+
+
+_OUTSIDE = CurrentRequest()
+
+_current: ContextVar[CurrentRequest] = ContextVar("mcp_serving.current_request", default=_OUTSIDE)
+
+
+def get() -> CurrentRequest:
+    """The request that is being handled in the running context."""
+    return _current.get()
+
+
+def update(**changes: Any) -> None:
+    """Change fields of the current request until the context ends, or the ``updated`` block around this call."""
+    _current.set(replace(_current.get(), **changes))
+
+
+@contextmanager
+def updated(**changes: Any) -> Iterator[None]:
+    """Change fields of the current request for the length of a block."""
+    token = _current.set(replace(_current.get(), **changes))
+    try:
+        yield
+    finally:
+        _current.reset(token)
