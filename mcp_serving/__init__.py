@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from mcp_serving.tools.registry import Registry
     from mcp_serving.tools.server import MCPServer
     from mcp_serving.transport import Transport
-    from mcp_serving.users import aget_user, get_user
+    from mcp_serving.users import get_user
 
 _HOMES = {
     "AccessNotStated": "errors",
@@ -67,7 +67,6 @@ _HOMES = {
     "Transport": "transport",
     "UserCanceled": "errors",
     "UserDeclined": "errors",
-    "aget_user": "users",
     "anotify_prompts_changed": "notifications.publish",
     "anotify_resource_updated": "notifications.publish",
     "anotify_resources_changed": "notifications.publish",
@@ -102,7 +101,6 @@ __all__ = [
     "Transport",
     "UserCanceled",
     "UserDeclined",
-    "aget_user",
     "anotify_prompts_changed",
     "anotify_resource_updated",
     "anotify_resources_changed",

@@ -6,7 +6,7 @@ tests/test_sdk_boundary.py names each such attribute and fails when the SDK move
 from __future__ import annotations
 
 import copy
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard
 
@@ -123,10 +123,45 @@ def http_app(
     return low_level(server).streamable_http_app(**options, **more)
 
 
-def bearer_auth(app: Starlette) -> BearerAuthBackend | None:
-    """What reads the bearer tokens of the SDK's application, if it wants any."""
-    backends = (kwargs.get("backend") for _, _, kwargs in app.user_middleware)
-    return next((backend for backend in backends if isinstance(backend, BearerAuthBackend)), None)
+def wrap_token_verifier(app: Starlette, wrap: Callable[[TokenVerifier], TokenVerifier]) -> bool:
+    """Put another verifier around the one of the SDK's application; False if it verifies no bearer tokens."""
+    for _, _, options in app.user_middleware:
+        backend = options.get("backend")
+        if isinstance(backend, BearerAuthBackend):
+            backend.token_verifier = wrap(backend.token_verifier)
+            return True
+    return False
+
+
+InputSchemaLookup: TypeAlias = "Callable[[str], Mapping[str, Any] | None]"
+"""The JSON schema of a tool's arguments, by the tool's name."""
+
+
+def hide_input_schemas(server: LowLevelServer[Any], is_hidden: Callable[[str], bool]) -> InputSchemaLookup:
+    """Keep the SDK from comparing the ``Mcp-Param-*`` headers of some tools with their schemas.
+
+    The SDK does that before any middleware, so its error would reveal a hidden tool.
+
+    Returns:
+        the lookup of the schemas of all tools.
+    """
+    lookup = server.get_tool_input_schema
+
+    def of_all_tools(name: str) -> Mapping[str, Any] | None:
+        return None if lookup is None else lookup(name)
+
+    server.get_tool_input_schema = lambda name: None if is_hidden(name) else of_all_tools(name)
+    return of_all_tools
+
+
+def set_session_app(manager: StreamableHTTPSessionManager, app: ASGIApp) -> None:
+    """Have the SDK's application hand its MCP requests to ``app``, which wraps the manager's own."""
+    manager.asgi_app = app  # type: ignore[assignment] # the SDK declares the class of its own
+
+
+def set_served(manager: StreamableHTTPSessionManager, server: LowLevelServer[Any]) -> None:
+    """Have the sessions of ``manager`` served by ``server``."""
+    manager.app = server
 
 
 def open_sessions(manager: StreamableHTTPSessionManager) -> AbstractSet[str]:

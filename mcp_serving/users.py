@@ -39,11 +39,6 @@ def get_user() -> AbstractBaseUser | AnonymousUser:
     return AnonymousUser()
 
 
-async def aget_user() -> AbstractBaseUser | AnonymousUser:
-    """``get_user`` for async code that prefers to await: both return at once."""
-    return get_user()
-
-
 def logged_in_user() -> AbstractBaseUser | None:
     """The user who calls, unless that is nobody; also in projects without ``django.contrib.auth``."""
     user = _user_of_request()

@@ -16,6 +16,7 @@ from mcp.server.mcpserver import MCPServer
 from mcp.server.session import ServerSession
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from pydantic import AnyHttpUrl
+from starlette.requests import HTTPConnection
 
 from mcp_serving import sdk
 from tests.support.harness import INITIALIZE, ROOT
@@ -54,7 +55,7 @@ def test_a_session_manager_enters_the_lifespan_of_its_app_attribute() -> None:
 
         view = sdk.joined(sdk.low_level(server), None, None)  # type: ignore[arg-type]
         view.lifespan = lifespan
-        manager.app = view
+        sdk.set_served(manager, view)
         async with manager.run():
             pass
 
@@ -128,9 +129,61 @@ def test_an_mcpserver_keeps_its_custom_routes_in_this_private_attribute() -> Non
     auth = AuthSettings(issuer_url=AnyHttpUrl("https://issuer.example"), resource_server_url=None)
     app = sdk.http_app(server, {}, auth, Verifier())
     assert [route.path for route in sdk.routes_beside_mcp(app, {})] == ["/health"]
-    assert isinstance(sdk.bearer_auth(app), BearerAuthBackend)
-    assert sdk.bearer_auth(server.streamable_http_app()) is None
+
+
+def test_the_backend_of_the_sdks_application_keeps_its_verifier_in_an_attribute() -> None:
+    server = MCPServer("x")
+    auth = AuthSettings(issuer_url=AnyHttpUrl("https://issuer.example"), resource_server_url=None)
+    app = sdk.http_app(server, {}, auth, Verifier())
+    wrapped = Verifier()
+    assert sdk.wrap_token_verifier(app, lambda verifier: wrapped)
+    (backend,) = (options["backend"] for _, _, options in app.user_middleware if "backend" in options)
+    assert isinstance(backend, BearerAuthBackend)
+    connection = HTTPConnection({"type": "http", "headers": [(b"authorization", b"Bearer secret")]})
+    anyio.run(backend.authenticate, connection)
+    assert wrapped.seen == ["secret"]
+    assert not sdk.wrap_token_verifier(server.streamable_http_app(), lambda verifier: wrapped)
 
 
 class Verifier:
-    async def verify_token(self, token: str) -> None: ...
+    def __init__(self) -> None:
+        self.seen: list[str] = []
+
+    async def verify_token(self, token: str) -> None:
+        self.seen.append(token)
+
+
+def test_the_sdks_application_hands_its_requests_to_the_asgi_app_of_its_session_manager() -> None:
+    server = MCPServer("x")
+    app = server.streamable_http_app()
+    seen = []
+
+    async def session_app(scope: Any, receive: Any, send: Any) -> None:
+        seen.append(scope["path"])
+
+    sdk.set_session_app(server.session_manager, session_app)
+
+    async def run() -> None:
+        scope: Any = {"type": "http", "method": "POST", "path": "/mcp"}
+        await sdk.mcp_endpoint(app, {})(scope, None, None)  # type: ignore[arg-type]
+
+    anyio.run(run)
+    assert seen == ["/mcp"]
+
+
+def test_the_sdk_looks_up_input_schemas_in_an_attribute_of_the_low_level_server() -> None:
+    server = MCPServer("x")
+
+    @server.tool()
+    def hidden(number: int) -> None: ...
+
+    @server.tool()
+    def visible(number: int) -> None: ...
+
+    low_level = sdk.low_level(server)
+    lookup = sdk.hide_input_schemas(low_level, lambda name: name == "hidden")
+    for name in ("hidden", "visible"):
+        assert (lookup(name) or {})["required"] == ["number"]
+    assert low_level.get_tool_input_schema is not None
+    assert low_level.get_tool_input_schema("hidden") is None
+    assert low_level.get_tool_input_schema("visible") == lookup("visible")

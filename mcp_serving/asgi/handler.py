@@ -286,13 +286,12 @@ class StreamableHTTPHandler:
     def _build(self) -> tuple[Starlette, StreamableHTTPSessionManager, Sessions]:
         app = sdk.http_app(self._mcp, self.options, *self.access.settings)
         app.debug = app.debug and settings.DEBUG  # it shows tracebacks to whoever asks for a custom route
-        if (tokens := sdk.bearer_auth(app)) is not None:
-            tokens.token_verifier = self.access.checked(tokens.token_verifier)
+        if sdk.wrap_token_verifier(app, self.access.checked):
             app.add_exception_handler(Exception, access.answer_to_error)
         manager = self._mcp.session_manager
         # Innermost, where it is known who calls.
         sessions = Sessions(manager, self._bounds)
-        manager.asgi_app = sessions  # type: ignore[assignment]
+        sdk.set_session_app(manager, sessions)
         return app, manager, sessions
 
     @asynccontextmanager
@@ -301,7 +300,7 @@ class StreamableHTTPHandler:
         self._built = None  # a session manager runs once
         view = await Runtime.of(self._server).open()
         view.middleware.insert(1, sessions.bounded)
-        manager.app = view
+        sdk.set_served(manager, view)
         relay = None
         if (layer := channel_layer.shared_layer()) is not None:
             serve_incoming = partial(self._guarded, partial(_exchange, sessions.serve_incoming))

@@ -64,7 +64,7 @@ from mcp_serving.tools.registry import Registry, ResourceOptions, ToolOptions
 from mcp_serving.users import without_cached_permissions
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator
 
     from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
     from mcp.server.lowlevel.helper_types import ReadResourceContents
@@ -150,8 +150,7 @@ class MCPServer(SDKMCPServer[LifespanResultT]):
             self.middleware.insert(1, older.attend)
             low_level.add_request_handler("resources/subscribe", SubscribeRequestParams, older.subscribe)
             low_level.add_request_handler("resources/unsubscribe", UnsubscribeRequestParams, older.unsubscribe)
-        self._input_schema = low_level.get_tool_input_schema
-        low_level.get_tool_input_schema = self._input_schema_for_everybody
+        self._input_schema = sdk.hide_input_schemas(low_level, self._tool_permissions.__contains__)
 
     # Tools
 
@@ -441,21 +440,12 @@ class MCPServer(SDKMCPServer[LifespanResultT]):
                 raise ToolError(str(error.__cause__)) from error.__cause__
             raise
 
-    def _input_schema_for_everybody(self, name: str) -> Mapping[str, Any] | None:
-        """For the SDK's check of ``Mcp-Param-*`` headers, which comes before it is known who calls.
-
-        Its refusal would tell everybody that there is such a tool: see ``_check_headers``.
-        """
-        if self._input_schema is None or name in self._tool_permissions:
-            return None
-        return self._input_schema(name)
-
     def _check_headers(self, name: str, arguments: dict[str, Any]) -> None:
         """The SDK's check of ``Mcp-Param-*`` headers, for a tool that is not there for everybody."""
         request = current_request.get().mcp_context
         if request is None or request.request is None or not is_version_at_least(request.protocol_version, _MODERN):
             return
-        schema = self._input_schema(name) if self._input_schema is not None else None
+        schema = self._input_schema(name)
         if schema is None or (request.params or {}).get("name") != name:  # unknown, or called by another tool
             return
         if refused := validate_mcp_param_headers(schema, arguments, request.request.headers):

@@ -10,7 +10,7 @@ from mcp.server.mcpserver.exceptions import ToolError
 from mcp.server.mcpserver.resolve import Resolve
 from pydantic import Field
 
-from mcp_serving import MCPServer, aget_user, get_user
+from mcp_serving import MCPServer, get_user
 from tests.project.events import note
 
 server = MCPServer("shop")
@@ -38,13 +38,13 @@ def refund(number: int, reason: str = "none") -> str:
 
 
 async def which(number: int) -> str:
-    return f"Ship order {number}, says {await aget_user()} of {await User.objects.acount()}?"
+    return f"Ship order {number}, says {get_user()} of {await User.objects.acount()}?"
 
 
 @server.write_tool(confirm=which)
 async def ship(number: int) -> str:
     note(f"shipped {number}")
-    return f"order {number} is shipped for {await aget_user()}"
+    return f"order {number} is shipped for {get_user()}"
 
 
 # Users
@@ -57,7 +57,7 @@ def who() -> str:
 
 @server.read_tool()
 async def awho() -> str:
-    return str(await aget_user())
+    return str(get_user())
 
 
 def caller() -> str:
@@ -65,7 +65,7 @@ def caller() -> str:
 
 
 async def acaller(first: Annotated[str, Resolve(caller)]) -> str:
-    return f"{first} {await aget_user()}"
+    return f"{first} {get_user()}"
 
 
 @server.read_tool()
@@ -84,7 +84,7 @@ def slow_who(seconds: float) -> list[str]:
 async def slow_awho(seconds: float) -> list[str]:
     before = str(get_user())
     await anyio.sleep(seconds)
-    return [before, str(await aget_user())]
+    return [before, str(get_user())]
 
 
 @server.resource("user://me")
@@ -94,7 +94,7 @@ def me() -> str:
 
 @server.resource("user://me/{tag}")
 async def me_tagged(tag: str) -> str:
-    return f"{await aget_user()} {tag}"
+    return f"{get_user()} {tag}"
 
 
 @server.prompt()
