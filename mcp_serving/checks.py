@@ -1,3 +1,5 @@
+"""The system checks of ``mcp_serving``. docs/reference/checks.md has the table of their ids."""
+
 from __future__ import annotations
 
 import os
@@ -13,23 +15,23 @@ from mcp_serving.sdk_installation import sdk_problem
 
 
 def check_settings(**_: Any) -> list[CheckMessage]:
-    """``MCP_SERVING`` and the SDK, as far as that can be told without importing either."""
-    found: list[CheckMessage] = [Error(problem, id="mcp_serving.E001") for problem in conf.problems()]
+    """Check ``MCP_SERVING`` and the installed SDK, without importing the server or the SDK."""
+    found: list[CheckMessage] = [Error(problem, id="mcp_serving.E001") for problem in loading.settings_problems()]
     if problem := sdk_problem():
         found.append(Error(problem, id="mcp_serving.E002"))
     return found
 
 
 def check_project(**_: Any) -> list[CheckMessage]:
-    """What is right in itself, and surprises people all the same."""
+    """Check settings that are valid, but do not have the effect that people expect."""
     found: list[CheckMessage] = []
     atomic = [alias for alias, database in settings.DATABASES.items() if database.get("ATOMIC_REQUESTS")]
     if atomic:
         found.append(
             Info(
-                f"ATOMIC_REQUESTS is on for {', '.join(map(repr, atomic))}, but an MCP call is not a Django view: a "
-                "transaction is opened around each sync function of an mcp_serving.MCPServer, and around nothing else.",
-                hint="Async tools, and a server of the SDK's own class, need transaction.atomic() where it matters.",
+                f"ATOMIC_REQUESTS is on for {', '.join(map(repr, atomic))}. An MCP call is not a Django view: only the "
+                "sync functions of an mcp_serving.MCPServer run in a transaction.",
+                hint="In async tools, and in a server of the SDK's own class, use transaction.atomic() yourself.",
                 id="mcp_serving.I001",
             )
         )
@@ -37,8 +39,8 @@ def check_project(**_: Any) -> list[CheckMessage]:
     if serves_http and not (apps.is_installed("daphne") and getattr(settings, "ASGI_APPLICATION", None)):
         found.append(
             Info(
-                "manage.py runserver does not serve the MCP endpoint of this project: it is not Daphne's, or has no "
-                "ASGI_APPLICATION.",
+                "manage.py runserver does not serve the MCP endpoint of this project: 'daphne' is not in "
+                "INSTALLED_APPS, or ASGI_APPLICATION is not set.",
                 hint="Put 'daphne' at the top of INSTALLED_APPS and set ASGI_APPLICATION, or use "
                 "manage.py runmcp --transport http.",
                 id="mcp_serving.I002",
@@ -48,9 +50,9 @@ def check_project(**_: Any) -> list[CheckMessage]:
 
 
 def check_import(**_: Any) -> list[CheckMessage]:
-    """With ``check --deploy``: import what the settings name, and look at what comes of it."""
-    if conf.problems() or sdk_problem():
-        return []  # told already
+    """With ``check --deploy``: import the server and the routers that the settings name, and check them."""
+    if loading.settings_problems() or sdk_problem():
+        return []  # check_settings reports them
     configuration = conf.configuration()
     found: list[CheckMessage] = []
     server = None
@@ -61,7 +63,7 @@ def check_import(**_: Any) -> list[CheckMessage]:
             found.append(Error(f"MCP_SERVING['SERVER']: {error}", id="mcp_serving.E003"))
         else:
             found += _check_server(configuration.server, server)
-    # The handlers exist once the routers are imported.
+    # Importing the routers creates the handlers, which are checked next.
     routers = [
         ("MCP_SERVING['HTTP_SERVER']", configuration.http_server, "mcp_serving.E004"),
         ("ASGI_APPLICATION", getattr(settings, "ASGI_APPLICATION", None), "mcp_serving.E005"),
@@ -81,8 +83,8 @@ def _check_server(path: str, server: Any) -> list[CheckMessage]:
     if not isinstance(server, MCPServer):
         return [
             Info(
-                f"{path} is a server of the SDK's own class: its sync functions run in threads that keep their "
-                "database connections open, and it knows no users, permissions and questions.",
+                f"{path} is a server of the SDK's own class: the threads of its sync functions keep their database "
+                "connections open, and it does not support Django users, permissions and write tools.",
                 hint="Use mcp_serving.MCPServer, which is a subclass.",
                 id="mcp_serving.I003",
             )
@@ -104,8 +106,8 @@ def _check_handlers(server: Any) -> list[CheckMessage]:
         found += [
             CheckWarning(
                 f"The handler at {handler.place} has {option}=True: clients up to 2025-11-25 cannot use "
-                f"{', '.join(gated)} through it, which ask the user first.",
-                hint=f"Leave out {option}, or mount a second handler without it for these clients.",
+                f"{', '.join(gated)} through it, because these tools ask the user first.",
+                hint=f"Remove {option}, or mount a second handler without it for these clients.",
                 id="mcp_serving.W001",
             )
             for handler in lifecycle.handlers_of(sdk.low_level(server))
@@ -116,7 +118,8 @@ def _check_handlers(server: Any) -> list[CheckMessage]:
 
 
 _WORKERS = ("WEB_CONCURRENCY", "GRANIAN_WORKERS")
-"""Where web servers look for how many workers to start: uvicorn and gunicorn, granian. Daphne and runmcp have one."""
+"""The environment variables with the number of workers: of uvicorn and gunicorn, and of granian. Daphne and runmcp
+always have one worker."""
 
 
 def _check_layer() -> list[CheckMessage]:
@@ -133,7 +136,7 @@ def _check_layer() -> list[CheckMessage]:
             CheckWarning(
                 f"The channel layer {channel_layer.layer_name()!r} is the in-memory one, which reaches no other "
                 "process: a notification reaches only the clients of the process that sends it.",
-                hint="Use channels_redis, or no channel layer where there is one process.",
+                hint="Use channels_redis. If there is only one process, remove the channel layer.",
                 id="mcp_serving.W003",
             )
         )
@@ -141,16 +144,16 @@ def _check_layer() -> list[CheckMessage]:
 
 
 def _check_workers() -> list[CheckMessage]:
-    """Sessions that only one of several workers knows, as far as the environment tells that there are several."""
+    """Warn of sessions that only one of several workers knows. The number of workers is read from the environment."""
     from mcp_serving.asgi import lifecycle
 
     several = [f"{name}={os.environ[name]}" for name in _WORKERS if _is_several(os.environ.get(name, ""))]
     return [
         CheckWarning(
-            f"{several[0]} starts several workers, which have no channel layer in common: of the sessions that clients "
-            f"up to 2025-11-25 open at {handler.place}, each is known to one worker, and to the others 404.",
-            hint="Put channels_redis into CHANNEL_LAYERS, have a proxy lead each client to the same worker, or give "
-            "the handler stateless_http=True.",
+            f"{several[0]} starts several workers, which share no channel layer. Clients up to 2025-11-25 open "
+            f"sessions at {handler.place}: only one worker knows a session, the others answer 404.",
+            hint="Configure channels_redis in CHANNEL_LAYERS, or let a proxy route each client to the same worker, or "
+            "set stateless_http=True on the handler.",
             id="mcp_serving.W002",
         )
         for handler in lifecycle.handlers()

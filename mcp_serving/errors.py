@@ -1,20 +1,20 @@
-"""Everything this package raises for a caller to catch: each derived from the built-in it specialises."""
+"""The exceptions that callers may want to catch. Each one derives from the built-in exception that it specialises."""
 
 
 class InvalidTransport(ValueError):
-    """The transport is not one of stdio, http and both."""
+    """The transport is not stdio, http or both."""
 
 
 class InvalidServer(TypeError):
-    """What was given as the MCP server is not a server object of the official SDK."""
+    """The object given as the MCP server is not a server of the official SDK."""
 
 
 class InvalidHTTPServer(TypeError):
-    """What was given as ``http_server`` is not a Daphne server, nor a callable that returns one without failing."""
+    """The object given as ``http_server`` is neither a Daphne server nor a callable that returns one."""
 
 
 class NoHTTPServer(ValueError):
-    """The http and both transports need an ``http_server``."""
+    """The transports http and both need an ``http_server``."""
 
 
 class NoApplication(ValueError):
@@ -22,7 +22,7 @@ class NoApplication(ValueError):
 
 
 class InvalidEndpoint(ValueError):
-    """An endpoint that Twisted cannot use: bad syntax, port out of range, unreadable key or certificate."""
+    """Twisted cannot use an endpoint: bad syntax, a port out of range, an unreadable key or certificate."""
 
 
 class AccessNotStated(ValueError):
@@ -34,19 +34,19 @@ class InvalidShutdownTimeout(ValueError):
 
 
 class ListenError(OSError):
-    """The server could not listen: address in use, permission denied."""
+    """The server could not listen: the address is in use, or permission was denied."""
 
 
 class ShutdownTimeout(TimeoutError):
-    """The shutdown's deadline passed; the message names what was still running."""
+    """The deadline of the shutdown passed; the message names the calls that were still running."""
 
 
 class NoElicitation(RuntimeError):
-    """A write tool that asks first was called where the client cannot be asked."""
+    """A write tool has to ask the user, and the client cannot be asked."""
 
 
 class UserDeclined(Exception):
-    """The user said no to what a write tool asked."""
+    """The user declined the question of a write tool."""
 
 
 class UserCanceled(Exception):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import traceback
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -10,14 +11,38 @@ from django.apps import apps
 from django.core.exceptions import ImproperlyConfigured
 from django.utils import module_loading
 
+from mcp_serving import conf
 from mcp_serving.errors import InvalidServer
 
 
+def settings_problems() -> list[str]:
+    """Each problem of ``MCP_SERVING`` in one line, modules that do not exist included. Imports only their packages."""
+    if problems := conf.problems():
+        return problems
+    configuration = conf.configuration()
+    paths = {"SERVER": configuration.server, "HTTP_SERVER": configuration.http_server}
+    return [
+        f"MCP_SERVING[{key!r}]: {problem}"
+        for key, path in paths.items()
+        if path is not None and (problem := path_problem(path))
+    ]
+
+
+def path_problem(path: str) -> str | None:
+    """Why the module of a dotted path cannot be found, in one line; None if it can. Imports only its package."""
+    module, _, _ = path.rpartition(".")
+    try:
+        exists = find_spec(module) is not None
+    except Exception as error:  # the package fails to import
+        return f"{path!r} cannot be imported: {cause_of(error)}."
+    return None if exists else f"{path!r} cannot be imported: there is no module {module!r}."
+
+
 def load(path: str) -> Any:
-    """What the dotted path names.
+    """The object at a dotted path.
 
     Raises:
-        ImproperlyConfigured: it cannot be imported; names the cause and where it is.
+        ImproperlyConfigured: it cannot be imported; the message has the cause, its file and its line.
     """
     try:
         return module_loading.import_string(path)
@@ -26,11 +51,11 @@ def load(path: str) -> Any:
 
 
 def load_server(path: str) -> Any:
-    """The MCP server at a dotted path, or what the callable there returns.
+    """The MCP server at a dotted path. A callable there is called, and returns the server.
 
     Raises:
         ImproperlyConfigured: the path cannot be imported, or the callable failed.
-        InvalidServer: it is not a server of the SDK.
+        InvalidServer: the object is not a server of the SDK.
     """
     from mcp_serving import sdk
 
@@ -49,24 +74,24 @@ def load_server(path: str) -> Any:
 
 
 def cause_of(error: Exception) -> str:
-    """An exception in one line, with the place in the user's code that it comes from."""
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not _only_imports(frame.filename)]
+    """An exception in one line, with the file and line in the project's code where it was raised."""
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not _is_import_machinery(frame.filename)]
     where = f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
     return f"{in_one_line(error)}{where}"
 
 
 def in_one_line(error: Exception) -> str:
-    """An error as a line of the log names it: its class and its text."""
+    """An exception as a log line names it: its class and its text."""
     return f"{type(error).__name__}: {' '.join(str(error).split())}".removesuffix(": ")
 
 
-def _only_imports(filename: str) -> bool:
-    """Whether it is this package, Django's ``import_string`` or Python's import: none of them the user's code."""
+def _is_import_machinery(filename: str) -> bool:
+    """Whether a frame belongs to this package, to Django's ``import_string`` or to Python's import system."""
     return (
         Path(__file__).parent in Path(filename).parents
         or filename == module_loading.__file__
         or "importlib" in filename
-        or filename.startswith("<")  # what a dataclass has for __init__
+        or filename.startswith("<")  # generated code, such as a dataclass's __init__
     )
 
 
@@ -76,11 +101,12 @@ _failure: Exception | None = None
 def discover() -> None:
     """Import the ``mcp`` module of each installed app that has one, as the admin does with ``admin``.
 
-    Only when a server is wanted: importing the SDK takes most of a second, which ``migrate`` should not pay.
+    It is called when a server is needed, not when Django starts: importing the SDK takes most of a second, which
+    ``migrate`` should not pay.
 
     Raises:
-        Exception: whatever such a module raised. It is raised again each time: Python would import the module
-            once more, and what it registered before it failed would then be "taken already".
+        Exception: the exception that such a module raised. The same exception is raised on each call: Python would
+            import the module again, and the tools that it had registered before it failed would be "taken already".
     """
     global _failure
     if _failure is not None:

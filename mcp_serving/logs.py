@@ -1,50 +1,61 @@
-"""What clients send, in the log: it breaks no line, colours none, and fills none.
+"""Text from clients in the log: it is escaped and cut, so that it can neither forge a line nor fill the disk.
 
-The SDK writes names, methods and URIs of its clients into messages as they came. A filter of a logger sees the records
-of that logger alone, not of its children, and the handlers are the project's: so each logger of the SDK, and each of
-ours, is given the filter.
+The SDK logs names, methods and URIs exactly as its clients send them. A logging filter applies only to the records of
+its own logger, not to those of child loggers, and the handlers belong to the project. So the filter is put on every
+logger of the SDK and of this package.
 """
 
 from __future__ import annotations
 
 import logging
+from typing import Any
 
-_NAMES = ("mcp", "mcp_serving", "sse_starlette")  # the last writes the SDK's events
-LONGEST = 4000
-"""Characters of a message, of which a client may have sent any number."""
+_PACKAGES = ("mcp", "mcp_serving", "sse_starlette")  # sse_starlette logs the events of the SDK's streams
+
+MAX_CHARACTERS = 4000
+"""Characters of a message, or of one line of a traceback, that are kept."""
 
 
 def escaped(text: str) -> str:
-    """``text`` in one line, with ``repr``'s escapes for what cannot be seen."""
+    """``text`` in one line. Unprintable characters are replaced by their escapes, as ``repr`` does."""
     if text.isprintable():
         return text
     return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)
 
 
 def escaped_lines(text: str) -> str:
-    """A traceback: its lines stay lines, and what an exception quotes in one of them is no longer than a message."""
-    return "\n".join(map(_cut, text.split("\n")))
+    """A traceback with its line breaks kept. Each line is escaped and cut."""
+    return "\n".join(map(_escaped_and_cut, text.split("\n")))
 
 
-def _cut(text: str) -> str:
-    more = len(text) - LONGEST
-    return escaped(text[:LONGEST]) + (f"... and {more} characters more" if more > 0 else "")
+def _escaped_and_cut(text: str) -> str:
+    more = len(text) - MAX_CHARACTERS
+    return escaped(text[:MAX_CHARACTERS]) + (f"... and {more} characters more" if more > 0 else "")
 
 
-def keep_lines_whole() -> None:
-    """Put the filter on the loggers that exist by now; once is enough for each."""
+def describe(method: str, params: Any) -> str:
+    """An MCP request as a log line names it: its method, and the tool, prompt or resource."""
+    target = ""
+    if isinstance(params, dict):
+        target = params.get("name") or params.get("uri") or ""
+    method = escaped(method[:100])
+    return f"{method} {str(target)[:100]!r}" if target else method
+
+
+def install_filter() -> None:
+    """Put the filter on all loggers that exist by now. Calling it again adds the filter to new loggers only."""
     for name in list(logging.root.manager.loggerDict):
-        if name.partition(".")[0] in _NAMES:
-            logging.getLogger(name).addFilter(_one_line)
+        if name.partition(".")[0] in _PACKAGES:
+            logging.getLogger(name).addFilter(_escape_record)
 
 
-def _one_line(record: logging.LogRecord) -> bool:
+def _escape_record(record: logging.LogRecord) -> bool:
     try:
         message = record.getMessage()
-    except Exception:  # a mistake in the call, which the handlers report
+    except Exception:  # the logging call has wrong arguments: the handlers report that
         return True
-    if len(message) > LONGEST or not message.isprintable():
-        record.msg, record.args = _cut(message), ()
+    if len(message) > MAX_CHARACTERS or not message.isprintable():
+        record.msg, record.args = _escaped_and_cut(message), ()
     if record.exc_info:
         text = logging.Formatter().formatException(record.exc_info)
         if (kept := escaped_lines(text)) != text:

@@ -13,9 +13,10 @@ from mcp.shared.exceptions import MCPError
 from mcp_types import CONNECTION_CLOSED, INTERNAL_ERROR
 from pydantic import ValidationError
 
-from mcp_serving import current_request, logs, sdk
+from mcp_serving import current_request, sdk
 from mcp_serving.call_isolation import isolate_call
 from mcp_serving.lifespan import LifespanTask, is_being_cancelled
+from mcp_serving.logs import describe, install_filter
 from mcp_serving.notifications.publish import here
 from mcp_serving.notifications.receive import receive_from_other_processes
 from mcp_serving.shutdown.deadline import Deadline
@@ -41,7 +42,7 @@ class Runtime:
     """
 
     def __init__(self, server: LowLevelServer[Any]) -> None:
-        logs.keep_lines_whole()
+        install_filter()
         self.server = server
         self.in_flight = InFlightRequests()
         self.on_broken: Callable[[str], None] | None = None
@@ -211,12 +212,3 @@ def _can_ask(session: ServerSession) -> bool:
     if not session.can_send_request or able is None:
         return False
     return any(ability is not None for ability in (able.elicitation, able.sampling, able.roots))
-
-
-def describe(method: str, params: Any) -> str:
-    """A request as a log line names it: its method, and the tool, prompt or resource it is about."""
-    about = ""
-    if isinstance(params, dict):
-        about = params.get("name") or params.get("uri") or ""
-    method = logs.escaped(method[:100])
-    return f"{method} {str(about)[:100]!r}" if about else method

@@ -1,3 +1,5 @@
+"""The transports over which an MCP server is served."""
+
 from __future__ import annotations
 
 from enum import StrEnum
@@ -6,13 +8,13 @@ from mcp_serving.errors import InvalidTransport
 
 
 class Transport(StrEnum):
-    """How an MCP server is reached: over ``stdio``, over ``http``, or over ``both`` at once.
+    """How clients reach the MCP server: over ``stdio``, over ``http``, or over ``both`` in one process.
 
-    ``Transport("HTTP ")`` accepts any case and surrounding blanks, so argparse, environment variables and
-    settings can use it as it is.
+    Upper case and surrounding blanks are accepted, so that a value from the command line, from the environment or
+    from the settings can be passed on as it is.
 
     Raises:
-        InvalidTransport: the value is none of the three.
+        InvalidTransport: the value is not one of the three.
 
     Example:
         >>> Transport(" Stdio")
@@ -22,15 +24,6 @@ class Transport(StrEnum):
     STDIO = "stdio"
     HTTP = "http"
     BOTH = "both"
-
-    @classmethod
-    def parse(cls, text: object) -> Transport:
-        """The transport called ``text``, in any case and with surrounding blanks.
-
-        Raises:
-            InvalidTransport: ``text`` is none of the three.
-        """
-        return cls(text)  # type: ignore[arg-type]  # what is no string is refused by _missing_
 
     @classmethod
     def _missing_(cls, value: object) -> Transport:

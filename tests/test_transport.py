@@ -11,13 +11,13 @@ from mcp_serving import InvalidServer, InvalidShutdownTimeout, InvalidTransport,
 
 @pytest.mark.parametrize("text", ["http", "HTTP", " Http\n"])
 def test_a_transport_is_read_in_any_case_and_with_blanks_around_it(text: str) -> None:
-    assert Transport(text) is Transport.parse(text) is Transport.HTTP
+    assert Transport(text) is Transport.HTTP
 
 
 @pytest.mark.parametrize("value", ["websocket", "", "stdio,http", None, 3])
 def test_any_other_value_is_an_error_that_names_it_and_the_three(value: object) -> None:
     with pytest.raises(InvalidTransport, match=f"{value!r} is not a transport; allowed are: stdio, http, both"):
-        Transport.parse(value)
+        Transport(value)
 
 
 def test_argparse_and_json_use_a_transport_as_it_is() -> None:

@@ -1,4 +1,4 @@
-"""Standard input and output as file descriptors that the event loop waits for, kept clear of everything else."""
+"""Standard input and output as file descriptors for the event loop, reserved for JSON-RPC."""
 
 from __future__ import annotations
 
@@ -12,16 +12,17 @@ import sys
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from enum import Enum, auto
 
 CHUNK = 64 * 1024
 
 
 class StandardStreams:
-    """File descriptors 0 and 1, claimed for JSON-RPC.
+    """Standard input and output, claimed for JSON-RPC.
 
-    While they are claimed, descriptor 1 is standard error and descriptor 0 is empty, for this process and
-    the children it starts: no ``print()``, no ``os.write(1, ...)``, no logging handler and no child process
-    can write between the messages or take one away.
+    While they are claimed, file descriptor 1 is standard error and file descriptor 0 is /dev/null, for this process
+    and for its children. So ``print()``, ``os.write(1, ...)``, logging handlers and child processes can neither write
+    between the messages nor read one.
     """
 
     def __init__(self) -> None:
@@ -29,7 +30,7 @@ class StandardStreams:
         self.stdout = _above_standard_streams(1)
         _point_at(0, os.open(os.devnull, os.O_RDONLY))
         _point_at(1, _standard_error())
-        # What was printed before, and not flushed yet, would otherwise come out later: on the wire, at release.
+        # Text that was printed before and is still buffered would otherwise be written between messages, at release.
         _flush_stdout()
 
     @property
@@ -38,7 +39,7 @@ class StandardStreams:
 
     @property
     def is_null(self) -> bool:
-        """Whether standard input is /dev/null, or was closed when the process started."""
+        """Whether standard input is /dev/null, or was closed at the start of the process."""
         return os.path.sameopenfile(self.stdin, 0)
 
     def release(self) -> None:
@@ -49,7 +50,7 @@ class StandardStreams:
 
 
 def _flush_stdout() -> None:
-    if sys.stdout is not None:  # it is None in a process that was started with the descriptor closed
+    if sys.stdout is not None:  # None if the process was started with the descriptor closed
         with suppress(OSError, ValueError):
             sys.stdout.flush()
 
@@ -60,7 +61,7 @@ def _above_standard_streams(descriptor: int) -> int:
     except OSError as error:
         if error.errno != errno.EBADF:
             raise
-    # Started with the descriptor closed (`<&-`): that is an empty input, or an output nobody reads.
+    # The process was started with the descriptor closed (`<&-`): use an empty input, or an output that nobody reads.
     null = os.open(os.devnull, os.O_RDWR)
     try:
         return fcntl.fcntl(null, fcntl.F_DUPFD_CLOEXEC, 3)
@@ -76,22 +77,32 @@ def _standard_error() -> int:
 
 
 def _point_at(descriptor: int, target: int) -> None:
-    if target == descriptor:  # it was closed, and what was just opened took its number
+    if target == descriptor:  # it was closed, and the file that was just opened got its number
         os.set_inheritable(descriptor, True)
         return
     os.dup2(target, descriptor)
     os.close(target)
 
 
+class _Input(Enum):
+    """How ``Lines`` learns that its descriptor has data."""
+
+    PAUSED = auto()
+    WATCHED = auto()
+    """The event loop reports it."""
+    ALWAYS_READY = auto()
+    """A regular file or /dev/null: epoll refuses it, and reading it never blocks."""
+
+
 class Lines:
     """The lines that arrive on a descriptor, read by the event loop.
 
-    The descriptor stays blocking, and is read only once it is ready: its flags belong to the open file,
-    which a terminal or the parent process shares.
+    The descriptor stays blocking, and is read only when it is ready. Its flags cannot be changed, because they belong
+    to the open file, which a terminal or the parent process shares.
     """
 
     READ_AHEAD = 1024 * 1024
-    """Bytes read before somebody asks for them; a single line may be longer."""
+    """Bytes that are read before ``next`` takes them. A single line may be longer."""
 
     def __init__(self, descriptor: int, on_end: Callable[[], None]) -> None:
         self._descriptor = descriptor
@@ -100,19 +111,18 @@ class Lines:
         self._buffer = bytearray()
         self._searched = 0
         self._waiter: asyncio.Future[None] | None = None
-        self._reading = False
-        self._always_ready = False
+        self._input = _Input.PAUSED
         self.at_end = False
-        """Whether the other side has closed it; lines may still be left."""
-        self._start_reading()
+        """Whether the client has closed it. Lines that were read may be left."""
+        self._resume()
 
     @property
     def exhausted(self) -> bool:
-        """Whether the other side has closed it and every line was taken."""
+        """Whether the client has closed it and all lines were taken."""
         return self.at_end and not self._buffer
 
     def next(self) -> bytes | None:
-        """The next line without its end, or None if there is no whole one; the last may lack its newline."""
+        """The next line without its line break; None if no whole line has arrived. The last line needs no break."""
         end = self._buffer.find(b"\n", self._searched)
         if end < 0:
             self._searched = len(self._buffer)
@@ -125,9 +135,9 @@ class Lines:
         return line
 
     async def more(self) -> None:
-        """Return when there is more input, at its end, or when woken."""
-        self._start_reading()
-        if self._always_ready:
+        """Return when more data has arrived, at the end of the input, or after ``close``."""
+        self._resume()
+        if self._input is _Input.ALWAYS_READY:
             self._read()
             await asyncio.sleep(0)
             return
@@ -137,55 +147,55 @@ class Lines:
         finally:
             self._waiter = None
 
-    def wake(self) -> None:
+    def close(self) -> None:
+        self._pause()
+        self._wake()
+
+    def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
-    def close(self) -> None:
-        self._stop_reading()
-        self.wake()
-
-    def _start_reading(self) -> None:
-        if self._reading or self._always_ready:
+    def _resume(self) -> None:
+        if self._input is not _Input.PAUSED:
             return
         try:
             self._loop.add_reader(self._descriptor, self._read)
-            self._reading = True
-        except PermissionError:  # epoll refuses regular files and /dev/null: these never block
-            self._always_ready = True
+            self._input = _Input.WATCHED
+        except PermissionError:
+            self._input = _Input.ALWAYS_READY
 
-    def _stop_reading(self) -> None:
-        if self._reading:
+    def _pause(self) -> None:
+        if self._input is _Input.WATCHED:
             self._loop.remove_reader(self._descriptor)
-            self._reading = False
+            self._input = _Input.PAUSED
 
     def _read(self) -> None:
         try:
             data = os.read(self._descriptor, CHUNK)
-        except BlockingIOError:  # whoever shares it has made it non-blocking and was faster
+        except BlockingIOError:  # another process that shares it made it non-blocking, and has read the data
             return
-        except OSError:  # a terminal that was hung up reads as EIO, a socket that was reset as ECONNRESET
+        except OSError:  # a terminal that was hung up reports EIO, a socket that was reset ECONNRESET
             data = b""
         if data:
             self._buffer += data
         else:
             self.at_end = True
         if self.at_end or len(self._buffer) > self.READ_AHEAD:
-            self._stop_reading()
-        self.wake()
+            self._pause()
+        self._wake()
         if self.at_end:
             self._on_end()
 
 
 class Output:
-    """Writes to a descriptor from the event loop, whole and in order, as fast as its reader takes it.
+    """Writes whole messages to a descriptor, in order, as fast as its reader takes them. Never blocks the event loop.
 
-    ``on_lost`` is called when nobody reads it any more, also where nothing is being written.
+    ``on_lost`` is called when the reader has gone, even if nothing is being written.
     """
 
     FULL_MESSAGES = 100
     FULL_BYTES = 1024 * 1024
-    """So much that is not written yet means that the reader has stopped reading."""
+    """With so much waiting to be written, ``has_room`` is cleared: the reader does not read."""
 
     def __init__(self, descriptor: int, on_lost: Callable[[OSError], None]) -> None:
         self._descriptor = descriptor
@@ -199,20 +209,20 @@ class Output:
         self.has_room = asyncio.Event()
         """Set unless the reader has fallen behind."""
         self.has_room.set()
-        # What a terminal reports as readable is what somebody types, and the rest is nothing to wait for.
+        # A pipe or socket becomes readable when its reader goes. A terminal becomes readable when somebody types.
         self._watched = _is_pipe_or_socket(descriptor)
         if self._watched:
             self._loop.add_reader(descriptor, self._on_readable)
 
     async def write(self, data: bytes) -> None:
-        """Write all of ``data``. A caller that is cancelled meanwhile leaves a whole message behind.
+        """Write all of ``data``. If the caller is cancelled, the whole message is written nevertheless.
 
         Raises:
-            OSError: the other side is gone.
+            OSError: the reader has gone.
         """
         unwritten = memoryview(data)
         if self._lost is not None:
-            raise _again(self._lost)
+            raise _copy(self._lost)
         if not self._waiting:
             try:
                 unwritten = self._write_what_fits(unwritten)
@@ -229,19 +239,19 @@ class Output:
         await written
 
     def close(self) -> None:
-        """Give up on what nobody has read."""
-        self._give_up(BrokenPipeError(errno.EPIPE, "the output was closed"))
+        """Discard everything that is not written yet."""
+        self._discard(BrokenPipeError(errno.EPIPE, "the output was closed"))
 
     def check(self) -> None:
-        """Find out whether its reader is gone."""
+        """Call ``on_lost`` if the reader has gone."""
         if self._lost is None and self._poll() & (select.POLLERR | select.POLLHUP):
             self._lose(BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE)))
 
     def _write_what_fits(self, data: memoryview) -> memoryview:
-        # An error or a hang-up counts as ready: the write then reports it.
+        # After an error or a hang-up the descriptor is ready, too: the write reports the error.
         while data and self._poll():
             try:
-                # What poll() has reported as ready takes this much without blocking.
+                # After poll() has reported it as ready, PIPE_BUF bytes can be written without blocking.
                 data = data[os.write(self._descriptor, data[: select.PIPE_BUF]) :]
             except BlockingIOError:
                 break
@@ -277,23 +287,23 @@ class Output:
             self.has_room.set()
 
     def _on_readable(self) -> None:
-        """The loop reports this when the reader has gone, and where a socket is standard input as well."""
+        """The reader has gone, or the descriptor is a socket that is standard input as well."""
         self._loop.remove_reader(self._descriptor)
         self._watched = False
         self.check()
 
     def _lose(self, error: OSError) -> None:
-        self._give_up(error)
+        self._discard(error)
         self._on_lost(error)
 
-    def _give_up(self, error: OSError) -> None:
+    def _discard(self, error: OSError) -> None:
         if self._lost is not None:
             return
         self._lost = error
         for _, written in self._waiting:
             if not written.done():
-                written.set_exception(_again(error))
-                written.exception()  # seen: its caller may have been cancelled
+                written.set_exception(_copy(error))
+                written.exception()  # marks it as retrieved: the caller may have been cancelled
         self._waiting.clear()
         self._waiting_bytes = 0
         self._loop.remove_writer(self._descriptor)
@@ -302,8 +312,8 @@ class Output:
         self.has_room.set()
 
 
-def _again(error: OSError) -> OSError:
-    """The same error for one more caller: an exception instance is raised only once."""
+def _copy(error: OSError) -> OSError:
+    """A copy of the error for each caller, because an exception object must be raised only once."""
     return OSError(error.errno, error.strerror)
 
 

@@ -1,3 +1,5 @@
+"""``manage.py runmcp``: serves the project's MCP server in a process of its own."""
+
 from __future__ import annotations
 
 import atexit
@@ -41,16 +43,17 @@ USER_MISTAKES = (
     errors.NoHTTPServer,
     errors.ShutdownTimeout,
 )
+"""Reported in one line, without a traceback."""
 
 
 class Command(BaseCommand):
     _transport: Transport
     _streams: StandardStreams | None = None
-    _keeps_streams = False
+    _owns_process = False
     _server: Server | None = None
-    _process = 0
+    _process_id = 0
 
-    requires_system_checks: list[str] = []  # noqa: RUF012 - what it needs is checked, and reported in one line
+    requires_system_checks: list[str] = []  # noqa: RUF012 - runmcp itself checks what it needs, in one line
     help = "Serves the project's MCP server over stdio, over HTTP by a Daphne server, or over both."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
@@ -80,9 +83,9 @@ class Command(BaseCommand):
         )
 
     def run_from_argv(self, argv: list[str]) -> None:
-        """As a process of its own, which ends with the command whatever its threads are doing."""
-        self._keeps_streams = True
-        self._process = os.getpid()
+        """Run in a process of its own. When the command ends, the process exits, even if threads still run."""
+        self._owns_process = True
+        self._process_id = os.getpid()
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             if signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler):
                 signal.signal(number, self._on_signal)
@@ -91,17 +94,17 @@ class Command(BaseCommand):
             super().run_from_argv(argv)
         except SystemExit as leaving:
             status = leaving.code
-            if isinstance(status, str):  # as Python does for sys.exit("..."), in the project's own modules
+            if isinstance(status, str):  # sys.exit("...") in a module of the project: Python prints the text, too
                 self._announce(status)
         except BaseException:
             with suppress(OSError):
                 traceback.print_exc()
             status = 1
-        _leave(status)
+        _exit(status)
 
     def _on_signal(self, number: int, _: object) -> None:
-        """While the server runs, it handles signals itself: this is for the time before and after."""
-        if os.getpid() != self._process:  # a forked child is not the server
+        """Handle a signal before and after the server runs. While it runs, the server handles signals itself."""
+        if os.getpid() != self._process_id:  # a forked child is not the server
             signal.signal(number, signal.SIG_DFL)
             signal.raise_signal(number)
         if self._server is None:
@@ -109,8 +112,8 @@ class Command(BaseCommand):
         self._server.stop()
 
     def execute(self, *args: Any, **options: Any) -> str | None:
-        # Claimed here, so that nothing of the command itself can print on standard output.
-        with _one_line_errors():
+        # The streams are claimed here, before Django's part of the command can print to standard output.
+        with _mistakes_in_one_line():
             self._transport = _transport(options["transport"])
         if not self._transport.uses_stdio:
             return super().execute(*args, **options)
@@ -118,17 +121,17 @@ class Command(BaseCommand):
         try:
             return super().execute(*args, **options)
         finally:
-            if not self._keeps_streams:
+            if not self._owns_process:
                 self._streams.release()
 
     def handle(self, *args: Any, **options: Any) -> None:
-        with _one_line_errors():
+        with _mistakes_in_one_line():
             self._server = self._build(options)
             self._server.run(announce=self._announce, streams=self._streams)
 
     def _announce(self, line: str) -> None:
-        # A host that is gone has taken standard error with it, one that closed it (`2>&-`) left None to write
-        # to, and one that does not read it would have us wait: none may keep the shutdown from happening.
+        # None of these may block or end the shutdown: the other end of standard error is gone (OSError), standard
+        # error was closed at the start (`2>&-`, AttributeError), or its reader does not read (no room).
         with suppress(OSError, ValueError, AttributeError):
             if _has_room(self.stderr.fileno()):
                 self.stderr.write(line, lambda text: text)  # without the style of an error
@@ -136,6 +139,8 @@ class Command(BaseCommand):
     def _build(self, options: dict[str, Any]) -> Server:
         if problem := sdk_problem():
             raise CommandError(problem)
+        if problems := loading.settings_problems():
+            raise CommandError(problems[0])
         configuration = conf.configuration()
         path = _path(options, "server") or configuration.server
         if path is None:
@@ -144,7 +149,7 @@ class Command(BaseCommand):
             )
         mcp = loading.load_server(path)
         if self._transport.uses_http and not (settings.DEBUG or settings.ALLOWED_HOSTS):
-            raise CommandError("With DEBUG off, ALLOWED_HOSTS has to name the hosts that clients may ask for.")
+            raise CommandError("With DEBUG off, ALLOWED_HOSTS must have the host names of this server; it is empty.")
         http_server = None
         if self._transport.uses_http and (path := _path(options, "http_server") or configuration.http_server):
             http_server = loading.load(path)
@@ -180,7 +185,7 @@ class Command(BaseCommand):
         except DatabaseError as error:
             raise CommandError(f"--user: the user {name!r} cannot be looked up: {loading.cause_of(error)}.") from error
         finally:
-            connections.close_all()  # the event loop's thread uses none
+            connections.close_all()  # the thread of the event loop makes no further queries
         if not user.is_active:
             raise CommandError(f"--user: the user {name!r} is not active.")
         return user
@@ -193,44 +198,50 @@ def _has_room(descriptor: int) -> bool:
 
 
 def _path(options: dict[str, Any], name: str) -> str | None:
-    if options[name] is None:
+    """The dotted path that an option gives, checked; None without the option."""
+    given = options[name]
+    if given is None:
         return None
+    option = f"--{name.replace('_', '-')}"
     try:
-        return conf.dotted_path(options[name])
+        path = conf.dotted_path(given)
     except ValueError as error:
-        raise CommandError(f"--{name.replace('_', '-')}: {error}") from error
+        raise CommandError(f"{option}: {error}") from error
+    if problem := loading.path_problem(path):
+        raise CommandError(f"{option}: {problem}")
+    return path
 
 
 def _transport(option: str | None) -> Transport:
-    """The option, else the environment, else the settings."""
+    """The transport: from the option, else from the environment, else from the settings."""
     if option is not None:
-        return Transport.parse(option)
+        return Transport(option)
     if variable := os.environ.get("MCP_TRANSPORT", "").strip():
         try:
-            return Transport.parse(variable)
+            return Transport(variable)
         except errors.InvalidTransport as error:
             raise CommandError(f"MCP_TRANSPORT in the environment: {error}") from error
     return conf.configuration().transport
 
 
 @contextmanager
-def _one_line_errors() -> Iterator[None]:
+def _mistakes_in_one_line() -> Iterator[None]:
     try:
         yield
     except USER_MISTAKES as error:
         raise CommandError(" ".join(str(error).split())) from error
 
 
-def _leave(status: Any) -> NoReturn:
-    """End the process at once, whatever its threads are doing.
+def _exit(status: Any) -> NoReturn:
+    """End the process at once, even if threads still run.
 
-    Worker threads are not daemons: an idle one of anyio's, or one in a call that nobody can cancel, would
-    hold up the interpreter's exit. The shutdown has waited for it as long as it may. Without any, taking
-    the interpreter apart would still take longer than the whole shutdown of an idle server.
+    Worker threads are not daemons: an idle thread of anyio, or a thread in a call that cannot be cancelled, would
+    block the exit of the interpreter. The shutdown has already waited for such threads until its deadline. Even
+    without them, the interpreter's own cleanup takes longer than the shutdown of an idle server.
     """
     atexit._run_exitfuncs()
     logging.shutdown()
-    for stream in filter(None, (sys.stdout, sys.stderr)):  # None where it was started with them closed
+    for stream in filter(None, (sys.stdout, sys.stderr)):  # None if the process was started with it closed
         with suppress(OSError, ValueError):
             stream.flush()
     os._exit(status if isinstance(status, int) else 0 if status is None else 1)
