@@ -17,7 +17,7 @@ from mcp_serving import current_request, sdk
 from mcp_serving.call_isolation import isolate_call
 from mcp_serving.lifespan import LifespanTask, is_being_cancelled
 from mcp_serving.logs import describe, install_filter
-from mcp_serving.notifications.publish import here
+from mcp_serving.notifications.publish import local_buses
 from mcp_serving.notifications.receive import receive_from_other_processes
 from mcp_serving.shutdown.deadline import Deadline
 from mcp_serving.shutdown.in_flight import InFlightRequests
@@ -71,7 +71,7 @@ class Runtime:
             Exception: whatever the lifespan raised while it was entered.
         """
         state = await self._lifespan.open()
-        if here.has_buses:
+        if local_buses.exist:
             await self.open_on_top(receive_from_other_processes, receive_from_other_processes, "notifications receiver")
         return sdk.joined(self.server, state, self._handle)
 

@@ -1,4 +1,4 @@
-"""What carries the events of a server, and what a subscriber hears of them."""
+"""The bus that delivers notifications to ``subscriptions/listen`` streams and to older sessions."""
 
 from __future__ import annotations
 
@@ -19,31 +19,32 @@ from mcp.server.subscriptions import (
 
 from mcp_serving import current_request
 from mcp_serving.notifications import publish
-from mcp_serving.notifications.publish import Message
+from mcp_serving.notifications.publish import Notification
 
 logger = logging.getLogger(__name__)
 
 Listener = Callable[[ServerEvent], None]
 
-_LISTS: dict[str, ServerEvent] = {
+_LIST_CHANGES: dict[str, ServerEvent] = {
     "tools_changed": ToolsListChanged(),
     "prompts_changed": PromptsListChanged(),
     "resources_changed": ResourcesListChanged(),
 }
-_KINDS = {event: kind for kind, event in _LISTS.items()}
+_KINDS = {change: kind for kind, change in _LIST_CHANGES.items()}
 
 
 class ChannelLayerBus:
     """The SDK's ``SubscriptionBus`` over the project's channel layer.
 
-    Its subscribers hear what is published on it, what is published in other processes on a bus with the same name,
-    and what ``notify_resource_updated`` and its like tell all servers. Without a channel layer that reaches other
-    processes it does the same within its own. ``mcp_serving.MCPServer`` has one unless it is given another bus.
+    Its subscribers receive what is published on it, what other processes publish on a bus with the same name, and the
+    notifications of ``notify_resource_updated`` and the other ``notify_*`` functions. Without a channel layer that
+    reaches other processes, it delivers the notifications of its own process. ``mcp_serving.MCPServer`` has such a bus
+    unless it is given another one.
 
     Args:
-        name: of the server whose events it carries.
-        serves: says of a URI whether this server has a resource there: what all servers are told of other URIs is
-            not for its clients. They hear of each URI if it is left out.
+        name: the name of the server whose notifications it delivers.
+        serves: returns whether this server has a resource at a URI. ``notify_resource_updated`` tells all servers;
+            updates of URIs for which ``serves`` is false are not delivered. By default, all are.
 
     Example:
         >>> server = Server("shop", on_subscriptions_listen=ListenHandler(ChannelLayerBus("shop")))
@@ -53,21 +54,21 @@ class ChannelLayerBus:
         self._name = name
         self._serves = serves
         self._listeners: dict[object, tuple[Listener, asyncio.AbstractEventLoop]] = {}
-        publish.here.join(self)
+        publish.local_buses.add(self)
 
     async def publish(self, event: ServerEvent) -> None:
-        """Deliver ``event`` to every subscriber, here and in the other processes."""
+        """Deliver a change to every subscriber, in this process and in the others."""
         if isinstance(event, ResourceUpdated):
-            message = publish.message("resource_updated", uri=event.uri, server=self._name)
+            change = publish.notification("resource_updated", uri=event.uri, server=self._name)
         else:
-            message = publish.message(_KINDS[event], server=self._name)
-        publish.here.remember(message)  # the layer will bring it back
-        self._tell(event)
-        await publish.others.send(message)
-        await anyio.lowlevel.checkpoint()  # as the SDK's bus does: streams drain between the events of one task
+            change = publish.notification(_KINDS[event], server=self._name)
+        publish.local_buses.remember(change)  # the layer delivers it to this process, too
+        self._call_listeners(event)
+        await publish.send_to_other_processes(change)
+        await anyio.lowlevel.checkpoint()  # as in the SDK's bus: one task's many changes must not fill the streams
 
     def subscribe(self, listener: Listener) -> Callable[[], None]:
-        """Have ``listener`` called, in the running event loop, with each event from now on."""
+        """Call ``listener`` with each change from now on, in the event loop that is running now."""
         token = object()
         self._listeners[token] = listener, asyncio.get_running_loop()
 
@@ -76,40 +77,40 @@ class ChannelLayerBus:
 
         return unsubscribe
 
-    def hear(self, message: Message) -> None:
-        """An event from elsewhere, in any thread."""
-        server, uri = message["server"], message["uri"]
+    def deliver(self, change: Notification) -> None:
+        """Deliver a notification that was not published on this bus, from any thread."""
+        server, uri = change["server"], change["uri"]
         if server not in (None, self._name):
             return
         if server is None and uri is not None and self._serves is not None and not self._serves(uri):
             return
-        self._tell(_LISTS[message["kind"]] if uri is None else ResourceUpdated(uri=uri))
+        self._call_listeners(_LIST_CHANGES[change["kind"]] if uri is None else ResourceUpdated(uri=uri))
 
-    def _tell(self, event: ServerEvent) -> None:
+    def _call_listeners(self, change: ServerEvent) -> None:
         try:
             running = asyncio.get_running_loop()
         except RuntimeError:
             running = None
         for listener, loop in list(self._listeners.values()):
             if loop is running:
-                _call(listener, event)
+                _call(listener, change)
             else:
-                with suppress(RuntimeError):  # closed, and with it what has subscribed
-                    loop.call_soon_threadsafe(_call, listener, event)
+                with suppress(RuntimeError):  # the loop is closed, and its subscribers are gone
+                    loop.call_soon_threadsafe(_call, listener, change)
 
 
-def _call(listener: Listener, event: ServerEvent) -> None:
+def _call(listener: Listener, change: ServerEvent) -> None:
     try:
-        listener(event)
-    except Exception:  # it must not cost the others theirs
-        logger.exception("A subscriber failed to hear of an event.")
+        listener(change)
+    except Exception:  # the other subscribers must still be called
+        logger.exception("A subscriber raised an exception while it was notified of %r.", change)
 
 
 class VisibleNotifications:
-    """A bus whose listeners hear nothing of what is hidden from the user who subscribed.
+    """A bus that does not notify a subscriber of resources that are hidden from its user.
 
     Args:
-        bus: what carries the events.
+        bus: delivers the notifications.
     """
 
     def __init__(self, bus: SubscriptionBus) -> None:
@@ -123,8 +124,8 @@ class VisibleNotifications:
         if not hidden:
             return self._bus.subscribe(listener)
 
-        def hear(event: ServerEvent) -> None:
-            if not (isinstance(event, ResourceUpdated) and event.uri in hidden):
-                listener(event)
+        def call_if_visible(change: ServerEvent) -> None:
+            if not (isinstance(change, ResourceUpdated) and change.uri in hidden):
+                listener(change)
 
-        return self._bus.subscribe(hear)
+        return self._bus.subscribe(call_if_visible)

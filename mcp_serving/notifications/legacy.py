@@ -1,4 +1,4 @@
-"""Events for clients of up to 2025-11-25: what ``subscriptions/listen`` is for newer ones."""
+"""Notifications for sessions up to protocol 2025-11-25, which have no ``subscriptions/listen``."""
 
 from __future__ import annotations
 
@@ -27,86 +27,89 @@ if TYPE_CHECKING:
     from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
     from mcp.server.subscriptions import ServerEvent, SubscriptionBus
 
-MOST_SUBSCRIPTIONS = 1024
-"""How many resources one session may subscribe to: as many as a server of the SDK has ``subscriptions/listen``."""
+MAX_SUBSCRIPTIONS = 1024
+"""How many resources one session may subscribe to."""
 
-LONGEST_URI = 2048
-"""A session keeps what it has subscribed to: one that is longer does not exist."""
+MAX_URI_LENGTH = 2048
+"""Characters. A session keeps the URIs that it subscribes to, so that a longer one is refused as unknown."""
 
-_KEY = "mcp_serving.notifications.publish"
+_SUBSCRIBER = "mcp_serving.notifications"
+"""The key of the session's subscriber in the state of its SDK connection."""
 
 
 class LegacySessions:
-    """The sessions of one server's older clients, as listeners of its bus.
+    """Notifies the older sessions of one MCP server.
 
-    Each hears of the resources that it has subscribed to, and of each list that has changed. It ends with its
-    connection.
+    A session is notified of the resources that it has subscribed to, and of each change of a list.
 
     Args:
-        bus: carries the events.
-        may_subscribe: whether the user of the request at hand can read what is at this URI, if anything is.
+        bus: delivers the notifications.
+        may_subscribe: returns whether a resource exists at a URI and the user of the current request may read it.
     """
 
     def __init__(self, bus: SubscriptionBus, may_subscribe: Callable[[str], Awaitable[bool]]) -> None:
         self._bus = bus
         self._may_subscribe = may_subscribe
 
-    async def attend(self, ctx: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:
-        """An MCP middleware: tells a client what it can have, and lets its session hear from then on."""
+    async def middleware(self, ctx: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:
+        """An MCP middleware that announces notifications to a client, and starts to notify its session."""
         result = await call_next(ctx)
         if ctx.method == "initialize" and isinstance(result, dict):
-            can = sdk.connection(ctx.session).has_standalone_channel
-            return {**result, "capabilities": _announced(result["capabilities"], can)}
+            can_be_notified = sdk.connection(ctx.session).has_standalone_channel
+            return {**result, "capabilities": _announced(result["capabilities"], can_be_notified)}
         if ctx.method == "notifications/initialized" and ctx.protocol_version in HANDSHAKE_PROTOCOL_VERSIONS:
-            self._session_of(ctx)
+            self._subscriber_of(ctx)
         return result
 
     async def subscribe(self, ctx: ServerRequestContext[Any, Any], params: SubscribeRequestParams) -> EmptyResult:
         """The handler of ``resources/subscribe``."""
-        session = self._session_of(ctx)
-        if session is None:
+        subscriber = self._subscriber_of(ctx)
+        if subscriber is None:
             raise MCPError(METHOD_NOT_FOUND, "Method not found", ctx.method)
-        if len(params.uri) > LONGEST_URI or not await self._may_subscribe(params.uri):
+        if len(params.uri) > MAX_URI_LENGTH or not await self._may_subscribe(params.uri):
             raise MCPError(INVALID_PARAMS, f"Unknown resource: {params.uri}", {"uri": params.uri})
-        if len(session.uris) >= MOST_SUBSCRIPTIONS and params.uri not in session.uris:
+        if len(subscriber.uris) >= MAX_SUBSCRIPTIONS and params.uri not in subscriber.uris:
             raise MCPError(INTERNAL_ERROR, "Subscription limit reached")
-        session.uris.add(params.uri)
+        subscriber.uris.add(params.uri)
         return EmptyResult()
 
     async def unsubscribe(self, ctx: ServerRequestContext[Any, Any], params: UnsubscribeRequestParams) -> EmptyResult:
         """The handler of ``resources/unsubscribe``."""
-        if (session := self._session_of(ctx)) is not None:
-            session.uris.discard(params.uri)
+        if (subscriber := self._subscriber_of(ctx)) is not None:
+            subscriber.uris.discard(params.uri)
         return EmptyResult()
 
-    def _session_of(self, ctx: ServerRequestContext[Any, Any]) -> _Session | None:
-        """The session of a request; None where nothing can be sent but answers, as in a stateless handler."""
+    def _subscriber_of(self, ctx: ServerRequestContext[Any, Any]) -> _Subscriber | None:
+        """The subscriber of a request's session; None if only responses can be sent, as in a stateless handler."""
         connection = sdk.connection(ctx.session)
-        session: _Session | None = connection.state.get(_KEY)
-        if session is None and connection.has_standalone_channel:
-            session = connection.state[_KEY] = _Session(connection)
-            unsubscribe = self._bus.subscribe(session.hear)
-            connection.exit_stack.callback(session.end)
+        subscriber: _Subscriber | None = connection.state.get(_SUBSCRIBER)
+        if subscriber is None and connection.has_standalone_channel:
+            subscriber = connection.state[_SUBSCRIBER] = _Subscriber(connection)
+            unsubscribe = self._bus.subscribe(subscriber.notify)
+            connection.exit_stack.callback(subscriber.close)
             connection.exit_stack.callback(unsubscribe)
-        return session
+        return subscriber
 
 
-def _announced(capabilities: Any, can: bool) -> dict[str, Any]:
-    """The capabilities of the SDK, which announces no change of a list, and subscriptions to everybody."""
+def _announced(capabilities: Any, can_be_notified: bool) -> dict[str, Any]:
+    """The SDK's capabilities, with the notifications that this session really gets.
+
+    The SDK announces subscriptions to every client, and list changes to none.
+    """
     announced = ServerCapabilities.model_validate(capabilities)
     for kind in (announced.tools, announced.prompts, announced.resources):
         if kind is not None:
-            kind.list_changed = can
+            kind.list_changed = can_be_notified
     if announced.resources is not None:
-        announced.resources.subscribe = can
+        announced.resources.subscribe = can_be_notified
     return announced.model_dump(by_alias=True, mode="json", exclude_none=True)
 
 
-class _Session:
-    """What one session is to hear of and has not been sent yet.
+class _Subscriber:
+    """The subscriptions of one session, and the notifications that it was not sent yet.
 
-    An event says that there is something to be read again: the same one twice, unsent, is one. So it holds no more
-    than its subscriptions, however slowly its client reads, and no other session waits for that.
+    A notification says that something can be read again. Two equal ones that were not sent yet are one. So a session
+    never holds more notifications than subscriptions, however slowly its client reads, and no other session waits.
     """
 
     def __init__(self, connection: Connection) -> None:
@@ -115,31 +118,31 @@ class _Session:
         self._unsent: dict[ServerEvent, None] = {}
         self._sender: asyncio.Task[None] | None = None
 
-    def hear(self, event: ServerEvent) -> None:
-        if isinstance(event, ResourceUpdated) and event.uri not in self.uris:
+    def notify(self, change: ServerEvent) -> None:
+        if isinstance(change, ResourceUpdated) and change.uri not in self.uris:
             return
-        self._unsent[event] = None
+        self._unsent[change] = None
         if self._sender is None:
-            # An empty context: nothing of whoever has told of the change.
-            self._sender = asyncio.get_running_loop().create_task(self._send(), context=Context())
+            # An empty context, so that the sender does not keep the context of the code that made the change.
+            self._sender = asyncio.get_running_loop().create_task(self._send_all(), context=Context())
 
-    async def _send(self) -> None:
+    async def _send_all(self) -> None:
         try:
             while self._unsent:
-                event = next(iter(self._unsent))
-                del self._unsent[event]
-                await _send(self._connection, event)
+                change = next(iter(self._unsent))
+                del self._unsent[change]
+                await _send(self._connection, change)
         finally:
             self._sender = None
 
-    def end(self) -> None:
+    def close(self) -> None:
         self._unsent.clear()
         if self._sender is not None:
             self._sender.cancel()
 
 
-async def _send(connection: Connection, event: ServerEvent) -> None:
-    match event:
+async def _send(connection: Connection, change: ServerEvent) -> None:
+    match change:
         case ResourceUpdated(uri=uri):
             await connection.send_resource_updated(uri)
         case ResourcesListChanged():

@@ -1,6 +1,6 @@
-"""Telling clients that something has changed: from any code, in any process of the project.
+"""Telling clients about a change, from any code in any process of the project.
 
-Nothing here needs the SDK, which a process that only tells of a change does not load.
+This module does not need the SDK: a process that only sends notifications does not load it.
 """
 
 from __future__ import annotations
@@ -8,11 +8,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-import time
 from collections.abc import Awaitable, Callable
 from contextvars import Context
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 from uuid import uuid4
 from weakref import WeakSet
 
@@ -22,25 +21,19 @@ from django.db import DEFAULT_DB_ALIAS, connections
 from mcp_serving import channel_layer
 from mcp_serving.loading import in_one_line
 
-if TYPE_CHECKING:
-    from channels.layers import BaseChannelLayer
-
 logger = logging.getLogger(__name__)
 
-GROUP = "mcp_serving.notifications.publish"
-"""Every process that serves MCP is in this group of the channel layer."""
+GROUP = "mcp_serving.notifications"
+"""The group of the channel layer that every process with an MCP server joins."""
 
-SEND_SECONDS = 2.0
-"""How long a channel layer that does not answer may hold up who tells of a change."""
+SEND_TIMEOUT = 2.0
+"""Seconds for which a channel layer that does not answer may block the sender of a notification."""
 
 ATTEMPTS = 3
-"""How often something is tried. An event that arrives twice is heard once."""
+"""How often an operation on the layer is tried. A notification that arrives twice is delivered once."""
 
-PAUSE_SECONDS = 1.0
-"""After a failure, how long nothing else is sent: a loop over many changes must not wait for each of them."""
-
-REMEMBERED = 4096
-"""How many events a process knows again: its own come back to it, and a layer may deliver one twice."""
+MAX_KNOWN = 4096
+"""How many ids of notifications a process remembers, to deliver each notification once."""
 
 
 # What user code calls
@@ -49,212 +42,182 @@ REMEMBERED = 4096
 def notify_resource_updated(uri: str, *, using: str | None = None) -> None:
     """Tell every client that has subscribed to ``uri``, in every process, that this resource has changed.
 
-    Like the other three, it may be called in views, management commands, Celery tasks, signal handlers and sync
-    tools. In a transaction, the clients are told after the commit, and never of what is rolled back. A channel
-    layer that cannot be reached is logged, and no error of the caller.
+    Like the other three functions, it may be called in views, management commands, Celery tasks, signal handlers and
+    sync tools. Inside a transaction, clients are told after the commit, and never after a rollback. A failing channel
+    layer is logged and raises no error here.
 
     Args:
-        uri: of the resource, as clients subscribe to it.
-        using: the database whose transaction is waited for; the default one if left out.
+        uri: the URI of the resource, as clients subscribe to it.
+        using: the database whose transaction is waited for. By default, the database ``default``.
 
     Example:
         >>> Order.objects.filter(number=7).update(status="paid")
         >>> notify_resource_updated("shop://orders/7")
     """
-    _publish_after_commit(message("resource_updated", uri=str(uri)), using)
+    _publish_after_commit(notification("resource_updated", uri=str(uri)), using)
 
 
 def notify_resources_changed(*, using: str | None = None) -> None:
-    """Tell every client that wants to know that the list of resources has changed; see ``notify_resource_updated``."""
-    _publish_after_commit(message("resources_changed"), using)
+    """Tell clients that the list of resources has changed; see ``notify_resource_updated``."""
+    _publish_after_commit(notification("resources_changed"), using)
 
 
 def notify_tools_changed(*, using: str | None = None) -> None:
-    """Tell every client that wants to know that the list of tools has changed; see ``notify_resource_updated``."""
-    _publish_after_commit(message("tools_changed"), using)
+    """Tell clients that the list of tools has changed; see ``notify_resource_updated``."""
+    _publish_after_commit(notification("tools_changed"), using)
 
 
 def notify_prompts_changed(*, using: str | None = None) -> None:
-    """Tell every client that wants to know that the list of prompts has changed; see ``notify_resource_updated``."""
-    _publish_after_commit(message("prompts_changed"), using)
+    """Tell clients that the list of prompts has changed; see ``notify_resource_updated``."""
+    _publish_after_commit(notification("prompts_changed"), using)
 
 
 async def anotify_resource_updated(uri: str, *, using: str | None = None) -> None:
     """``notify_resource_updated`` for async code: it waits for a transaction of the async ORM."""
-    await _apublish_after_commit(message("resource_updated", uri=str(uri)), using)
+    await _apublish_after_commit(notification("resource_updated", uri=str(uri)), using)
 
 
 async def anotify_resources_changed(*, using: str | None = None) -> None:
     """``notify_resources_changed`` for async code."""
-    await _apublish_after_commit(message("resources_changed"), using)
+    await _apublish_after_commit(notification("resources_changed"), using)
 
 
 async def anotify_tools_changed(*, using: str | None = None) -> None:
     """``notify_tools_changed`` for async code."""
-    await _apublish_after_commit(message("tools_changed"), using)
+    await _apublish_after_commit(notification("tools_changed"), using)
 
 
 async def anotify_prompts_changed(*, using: str | None = None) -> None:
     """``notify_prompts_changed`` for async code."""
-    await _apublish_after_commit(message("prompts_changed"), using)
+    await _apublish_after_commit(notification("prompts_changed"), using)
 
 
-# An event as the channel layer carries it
+# A notification as the channel layer carries it
 
-Message: TypeAlias = dict[str, Any]
-"""What a channel layer carries of an event: text alone, and nothing of the SDK's."""
-
-
-def message(kind: str, *, uri: str | None = None, server: str | None = None) -> Message:
-    """An event of all servers, or of those with one name."""
-    return {"type": "mcp_serving.event", "id": uuid4().hex, "kind": kind, "uri": uri, "server": server}
+Notification: TypeAlias = dict[str, Any]
+"""A notification as a channel layer carries it: strings only, and no types of the SDK."""
 
 
-# When
+def notification(kind: str, *, uri: str | None = None, server: str | None = None) -> Notification:
+    """A notification for all MCP servers, or for those with one name."""
+    return {"type": "mcp_serving.notification", "id": uuid4().hex, "kind": kind, "uri": uri, "server": server}
+
+
+# When it is sent
 
 _sending: set[asyncio.Task[None]] = set()
-"""What nobody awaits: an event loop refers to its tasks weakly."""
+"""Tasks that nobody awaits. The event loop itself has only weak references to its tasks."""
 
 
-def _publish_after_commit(event: Message, using: str | None) -> None:
+def _publish_after_commit(change: Notification, using: str | None) -> None:
     connection = connections[using or DEFAULT_DB_ALIAS]
     if connection.in_atomic_block:
-        connection.on_commit(partial(_publish, event), robust=True)
-    else:  # on_commit() would connect, and raise where there is no database, or no autocommit
-        _publish(event)
+        connection.on_commit(partial(_publish, change), robust=True)
+    else:  # on_commit() would connect, and would raise without a database or without autocommit
+        _publish(change)
 
 
-async def _apublish_after_commit(event: Message, using: str | None) -> None:
+async def _apublish_after_commit(change: Notification, using: str | None) -> None:
     try:
-        await sync_to_async(_publish_after_commit)(event, using)
-    except RuntimeError:  # of asgiref: the task has outlived the call whose thread, and transaction, it could have had
-        here.deliver(event)
-        await others.send(event)
+        await sync_to_async(_publish_after_commit)(change, using)
+    except RuntimeError:
+        # asgiref raises it in a task that outlives its call: the thread of that call, and its transaction, are gone.
+        local_buses.deliver(change)
+        await send_to_other_processes(change)
 
 
-def _publish(event: Message) -> None:
-    """Tell this process and the others, from any thread; it never raises."""
+def _publish(change: Notification) -> None:
+    """Tell this process and the others, from any thread. It never raises."""
     try:
-        here.deliver(event)
-        if not others.exist:
+        local_buses.deliver(change)
+        if channel_layer.shared_layer() is None:
             return
         try:
             loop = asyncio.get_running_loop()
         except RuntimeError:
-            async_to_sync(others.send)(event)
-        else:  # whoever called sync code in an event loop cannot wait
-            task = loop.create_task(others.send(event), context=Context())
+            async_to_sync(send_to_other_processes)(change)
+        else:  # sync code that runs in an event loop must not block it
+            task = loop.create_task(send_to_other_processes(change), context=Context())
             _sending.add(task)
             task.add_done_callback(_sending.discard)
     except Exception as error:
-        logger.warning("Clients were not told of a change (%s).", in_one_line(error))
+        logger.warning("Clients were not notified of a change (%s).", in_one_line(error))
 
 
-# To whom
+# To whom it is sent
 
 
 class Bus(Protocol):
-    """What carries the events of one server to its subscribers, as ``ChannelLayerBus`` does."""
+    """Delivers notifications to the subscribers of one MCP server, as ``ChannelLayerBus`` does."""
 
-    def hear(self, event: Message) -> None: ...
+    def deliver(self, change: Notification) -> None: ...
 
 
-class Here:
-    """The buses of this process: each event reaches them once, however often it arrives."""
+class LocalBuses:
+    """The buses of this process. Each notification reaches them once, however often it arrives."""
 
     def __init__(self) -> None:
         self._buses: WeakSet[Bus] = WeakSet()
         self._known: dict[str, None] = {}
         self._lock = threading.Lock()
 
-    def join(self, bus: Bus) -> None:
-        """Have this bus hear of each event, for as long as somebody else refers to it."""
+    def add(self, bus: Bus) -> None:
+        """Deliver every notification to this bus, for as long as other code refers to it."""
         with self._lock:
             self._buses.add(bus)
 
     @property
-    def has_buses(self) -> bool:
+    def exist(self) -> bool:
         return len(self._buses) > 0
 
-    def remember(self, event: Message) -> bool:
-        """Remember that it was here; whether it is new."""
+    def remember(self, change: Notification) -> bool:
+        """Remember the id of a notification; returns whether it is new."""
         with self._lock:
-            if event["id"] in self._known:
+            if change["id"] in self._known:
                 return False
-            self._known[event["id"]] = None
-            if len(self._known) > REMEMBERED:
+            self._known[change["id"]] = None
+            if len(self._known) > MAX_KNOWN:
                 del self._known[next(iter(self._known))]
             return True
 
-    def deliver(self, event: Message) -> None:
-        """Have each bus hear of it, unless it was here before."""
-        if not self.remember(event):
+    def deliver(self, change: Notification) -> None:
+        """Deliver a notification to each bus, unless it arrived before."""
+        if not self.remember(change):
             return
         with self._lock:
             buses = list(self._buses)
         for bus in buses:
-            bus.hear(event)
+            bus.deliver(change)
 
 
-class Others:
-    """The other processes, which the channel layer leads to; it may be away for a while."""
+local_buses = LocalBuses()
 
-    def __init__(self) -> None:
-        self.away = False
-        """Whether the layer did not answer the last time."""
-        self._paused_until = 0.0
 
-    @property
-    def exist(self) -> bool:
-        return self.layer() is not None
-
-    def layer(self) -> BaseChannelLayer | None:
-        """The channel layer, where the project has one that reaches other processes."""
-        return channel_layer.shared_layer()
-
-    async def send(self, event: Message) -> None:
-        """Send it to all of them, if there are any; it never raises."""
-        if self.away and time.monotonic() < self._paused_until:
+async def send_to_other_processes(change: Notification) -> None:
+    """Send a notification to all other processes, if the project has a layer that reaches them. It never raises."""
+    if not channel_layer.health.may_try():
+        return
+    try:
+        layer = channel_layer.shared_layer()
+        if layer is None:
             return
-        try:
-            layer = self.layer()
-            if layer is None:
-                return
-            async with asyncio.timeout(SEND_SECONDS):
-                await tried(lambda: layer.group_send(GROUP, event))
-        except Exception as error:
-            self.failed(error)
-        else:
-            self.answered()
-
-    def failed(self, error: Exception) -> None:
-        """The layer did not answer: said once, until it does again."""
-        self._paused_until = time.monotonic() + PAUSE_SECONDS
-        if not self.away:
-            self.away = True
-            logger.warning(
-                "The channel layer cannot be used (%s): until it can, an event reaches no other process, and a request "
-                "of a session in another worker gets 503.",
-                in_one_line(error),
-            )
-
-    def answered(self) -> None:
-        """The layer works, as far as anybody can tell from this one answer."""
-        if self.away:
-            self.away = False
-            logger.warning("The channel layer can be used again.")
+        async with asyncio.timeout(SEND_TIMEOUT):
+            await retried(lambda: layer.group_send(GROUP, change))
+    except Exception as error:
+        channel_layer.health.record_failure(error)
+    else:
+        channel_layer.health.record_success()
 
 
-async def tried(work: Callable[[], Awaitable[None]]) -> None:
-    """``work``, once more where it fails: each connection that Redis has closed meanwhile costs one attempt."""
+async def retried(operation: Callable[[], Awaitable[None]]) -> None:
+    """Run an operation on the layer until it succeeds, at most ``ATTEMPTS`` times.
+
+    Each connection that Redis has closed in the meantime costs one attempt.
+    """
     for left in reversed(range(ATTEMPTS)):
         try:
-            await work()
+            await operation()
             return
         except Exception:
             if not left:
                 raise
-
-
-here = Here()
-others = Others()

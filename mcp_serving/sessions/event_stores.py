@@ -16,6 +16,7 @@ from mcp.server.streamable_http import EventMessage
 from mcp_types import INTERNAL_ERROR, ErrorData, JSONRPCError, JSONRPCResponse, jsonrpc_message_adapter
 
 from mcp_serving import current_request
+from mcp_serving.channel_layer import LayerHealth
 from mcp_serving.sessions.resumable_events import ScopedEventStore
 
 if TYPE_CHECKING:
@@ -299,8 +300,7 @@ class RedisEventStore(BoundedEventStore):
         self._timeout = timeout
         self._prefix = prefix
         self._clients: dict[asyncio.AbstractEventLoop, tuple[Redis, asyncio.Semaphore]] = {}
-        self._away_until = 0.0
-        self._why = ""
+        self._health = LayerHealth(pause=_PAUSE)
 
     async def aclose(self) -> None:
         """Close the connections of the running event loop; the next event opens them again."""
@@ -355,20 +355,19 @@ class RedisEventStore(BoundedEventStore):
         """
         redis, free_connection = self._connected()
         async with free_connection:
-            now = time.monotonic()
-            if now < self._away_until:
-                raise ConnectionError(self._why)
-            if self._away_until:
-                self._away_until = now + _PAUSE
+            if not self._health.may_try():
+                raise self._unavailable()
             try:
                 async with asyncio.timeout(self._timeout):
                     answer = await question(redis)
             except self._errors as error:
-                self._away_until = time.monotonic() + _PAUSE
-                self._why = f"Redis: {error}" if str(error) else f"Redis has not answered within {self._timeout} s."
-                raise ConnectionError(self._why) from error
-            self._away_until = 0.0
+                self._health.record_failure(error)
+                raise self._unavailable() from error
+            self._health.record_success()
             return answer
+
+    def _unavailable(self) -> ConnectionError:
+        return ConnectionError(f"Redis does not answer: {self._health.reason}")
 
     def _connected(self) -> tuple[Redis, asyncio.Semaphore]:
         """The client of the running event loop, to which its connections are bound; and so many of these."""

@@ -13,6 +13,7 @@ from mcp.server.streamable_http import EventStore
 from mcp_types import JSONRPCError, JSONRPCResponse
 
 from mcp_serving import current_request
+from mcp_serving.channel_layer import LayerHealth
 
 if TYPE_CHECKING:
     from mcp.server.streamable_http import EventCallback, EventMessage
@@ -51,8 +52,13 @@ class SessionEvents(EventStore):
 
     def __init__(self, store: EventStore) -> None:
         self._store = store
-        self._storing = _Outage("Events are not kept, so that clients cannot resume after them", "Events are kept")
-        self._reading = _Outage("Events cannot be read, so that clients cannot resume", "Events can be read")
+        self._storing = LayerHealth(
+            "Events are not stored, so that clients cannot resume streams after them (%s).", "Events are stored again."
+        )
+        self._reading = LayerHealth(
+            "Stored events cannot be read, so that clients cannot resume streams (%s).",
+            "Stored events can be read again.",
+        )
 
     async def store_event(self, stream_id: str, message: JSONRPCMessage | None) -> str:
         if message is None and (event_id := current_request.get().replayed_up_to):
@@ -66,9 +72,9 @@ class SessionEvents(EventStore):
             event_id = await self._store.store_event(f"{current_request.get().session_nonce}:{stream_id}", message)
         except Exception as error:
             # Raised into the SDK, it would end what delivers the answers of the session, all that are still to come.
-            self._storing.goes_on(error)
+            _record_failure(self._storing, error)
             return ""
-        self._storing.is_over()
+        self._storing.record_success()
         return self._signer.sign(event_id)
 
     async def replay_events_after(self, last_event_id: str, send_callback: EventCallback) -> str | None:
@@ -102,9 +108,9 @@ class SessionEvents(EventStore):
         try:
             stream_id = await self._store.replay_events_after(event_id, keep)
         except Exception as error:
-            self._reading.goes_on(error)
+            _record_failure(self._reading, error)
             raise
-        self._reading.is_over()
+        self._reading.record_success()
         return left, None if stream_id is None else stream_id.partition(":")[2]
 
     async def forget(self) -> None:
@@ -123,30 +129,10 @@ class SessionEvents(EventStore):
         return Signer(salt=f"mcp_serving.event:{current_request.get().session_nonce}")
 
 
-class _Outage:
-    """A failure that may go on for long: it is logged when it begins and when it is over, and not each time.
-
-    Args:
-        failing: what is not the case meanwhile, for the log.
-        working: what is the case again afterwards.
-    """
-
-    def __init__(self, failing: str, working: str) -> None:
-        self._failing = failing
-        self._working = working
-        self._goes_on = False
-
-    def goes_on(self, error: Exception) -> None:
-        if not self._goes_on:
-            # An error of the network says all in its text; where it comes from says nothing more.
-            traceback = None if isinstance(error, OSError) else error
-            logger.error("%s: %s", self._failing, error, exc_info=traceback)
-        self._goes_on = True
-
-    def is_over(self) -> None:
-        if self._goes_on:
-            logger.warning("%s again.", self._working)
-        self._goes_on = False
+def _record_failure(health: LayerHealth, error: Exception) -> None:
+    if health.available and not isinstance(error, OSError):  # a bug in a store of the project, rather than an outage
+        logger.error("The event store raised an exception.", exc_info=error)
+    health.record_failure(error)
 
 
 def _is_answer(message: JSONRPCMessage) -> bool:

@@ -147,7 +147,7 @@ class MCPServer(SDKMCPServer[LifespanResultT]):
         low_level = sdk.low_level(self)
         if bus is not None:
             older = LegacySessions(bus, self._may_subscribe)
-            self.middleware.insert(1, older.attend)
+            self.middleware.insert(1, older.middleware)
             low_level.add_request_handler("resources/subscribe", SubscribeRequestParams, older.subscribe)
             low_level.add_request_handler("resources/unsubscribe", UnsubscribeRequestParams, older.unsubscribe)
         self._input_schema = sdk.hide_input_schemas(low_level, self._tool_permissions.__contains__)

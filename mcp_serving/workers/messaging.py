@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 from channels.exceptions import ChannelFull
 
 from mcp_serving import channel_layer
-from mcp_serving.notifications.publish import others
+from mcp_serving.channel_layer import health
 
 if TYPE_CHECKING:
     from channels.layers import BaseChannelLayer
@@ -278,7 +278,8 @@ class Links:
         self._links: dict[str, Link] = {}
         self._gone: dict[str, float] = {}
         """When each was last asked; never again, for one that has said so itself."""
-        self._works = True
+        self._outages = health.outages
+        """How many outages of the layer this worker has recovered from."""
         self._may_be_forgotten = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
@@ -288,8 +289,8 @@ class Links:
     async def open(self) -> AsyncIterator[None]:
         """Hear others for as long as the block lasts; at its end, tell them that this worker is gone."""
         try:
-            await self._join(AGAIN_SECONDS if others.away else SEND_SECONDS)
-            self._start(self._stay_joined())
+            joined = await self._join(SEND_SECONDS if health.available else AGAIN_SECONDS)
+            self._start(self._stay_joined(joined))
             yield
         finally:
             if self._timer is not None:
@@ -319,13 +320,12 @@ class Links:
                     self._start(self._receive())
                 await self._layer.group_add(WORKERS, self.channel)
         except Exception as error:
-            self._fails(error)
+            health.record_failure(error)
             return False
         self._recovered()
         return True
 
-    async def _stay_joined(self) -> None:
-        joined = self._works
+    async def _stay_joined(self, joined: bool) -> None:
         while True:
             with suppress(TimeoutError):
                 async with asyncio.timeout(REJOIN_SECONDS if joined else TICK):
@@ -334,7 +334,7 @@ class Links:
             joined = await self._join()
 
     async def _say_goodbye(self) -> None:
-        if not self._works:  # each handler would wait for it, one after the other
+        if not health.available:  # each handler would wait for it, one after the other
             return
         with suppress(Exception):  # who is told nothing finds out
             async with asyncio.timeout(LEAVE_SECONDS):
@@ -377,20 +377,17 @@ class Links:
         except ChannelFull:
             raise
         except Exception as error:
-            self._fails(error)
+            health.record_failure(error)
             raise
         self._recovered()
 
     # Whether the layer works
 
-    def _fails(self, error: Exception) -> None:
-        self._works = False
-        others.failed(error)
-
     def _recovered(self) -> None:
-        others.answered()
-        if not self._works:
-            self._works = True
+        recovers = not health.available or self._outages != health.outages
+        health.record_success()
+        self._outages = health.outages
+        if recovers:
             self._may_be_forgotten.set()
             self._forgive()
 
@@ -407,7 +404,7 @@ class Links:
                 message = await self._layer.receive(self.channel)
             except Exception as error:
                 if type(error).__name__ != "TimeoutError":  # redis-py 8 knows no blocking command: there is no message
-                    self._fails(error)
+                    health.record_failure(error)
                     await asyncio.sleep(0.1)
                 continue
             self._recovered()
@@ -462,7 +459,7 @@ class Links:
     def _look_after(self, link: Link, silence: float) -> None:
         if silence <= PATIENCE:
             link.say({"kind": "ping"})
-        elif self._works:
+        elif health.available:
             logger.warning("Another worker is gone, and with it its sessions: it has said nothing for %g s.", PATIENCE)
             self._take_for_gone(link.channel, asked=time.monotonic())
             self._start(self._tell_all("silent", link.channel))

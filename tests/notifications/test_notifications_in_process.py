@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import sys
 import threading
 import unittest
 from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -27,7 +27,6 @@ from django.contrib.auth.models import Permission, User  # isort: skip - after D
 from django.db import transaction  # isort: skip
 from django.db.models.signals import post_delete, post_save  # isort: skip
 from django.test import TestCase, override_settings  # isort: skip
-from django.utils.module_loading import import_string  # isort: skip
 
 from mcp_serving import (  # isort: skip
     MCPServer,
@@ -40,7 +39,11 @@ from mcp_serving import (  # isort: skip
 )
 from mcp_serving import channel_layer  # isort: skip
 from mcp_serving.notifications import receive as receiving  # isort: skip
-from mcp_serving.notifications.publish import Others, here, message, others  # isort: skip
+from mcp_serving.notifications.publish import (  # isort: skip
+    local_buses,
+    notification,
+    send_to_other_processes,
+)
 from mcp_serving.testing import client  # isort: skip
 from mcp_serving.notifications import legacy  # isort: skip
 
@@ -127,7 +130,7 @@ def test_an_older_client_that_does_not_read_holds_up_no_other_and_nothing_piles_
     server = made_server()
     uris = [f"open://{number}" for number in range(50)]
     sessions: list[Any] = []
-    made = legacy._Session.__init__
+    made = legacy._Subscriber.__init__
 
     async def work() -> None:
         never = anyio.Event()
@@ -154,13 +157,13 @@ def test_an_older_client_that_does_not_read_holds_up_no_other_and_nothing_piles_
             never.set()
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(legacy._Session, "__init__", lambda self, *args: (made(self, *args), sessions.append(self))[0])
+        patch.setattr(legacy._Subscriber, "__init__", lambda self, *args: (made(self, *args), sessions.append(self))[0])
         run(work)
     assert len(sessions) == 2
 
 
 def test_a_session_can_subscribe_to_so_many_resources_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(legacy, "MOST_SUBSCRIPTIONS", 2)
+    monkeypatch.setattr(legacy, "MAX_SUBSCRIPTIONS", 2)
 
     async def work() -> None:
         async with client(made_server(), mode="legacy") as session:
@@ -257,9 +260,9 @@ def connected() -> Iterator[None]:
         ("users://{nickname}", "'users://{nickname}' has {nickname}, but auth.User has no 'nickname'."),
         ("users://{pk}/{nickname}", "auth.User has no 'nickname'."),
         ("permissions://{content_type.nickname}", "contenttypes.ContentType has no 'nickname'."),
-        ("users://{}", "which is no attribute"),
-        ("users://{pk!r}", "which is no attribute"),
-        ("users://{pk", "has a brace that belongs to no other"),
+        ("users://{}", "which is not the name of an attribute"),
+        ("users://{pk!r}", "which is not the name of an attribute"),
+        ("users://{pk", "has an unmatched brace; an attribute is written as {number}."),
     ],
 )
 def test_a_template_that_does_not_fit_the_model_is_an_error_at_once(uri: str, wrong: str, connected: None) -> None:
@@ -276,11 +279,11 @@ def told_in(work: Any) -> list[str]:
     told: list[str] = []
 
     class Bus:
-        def hear(self, message: dict[str, Any]) -> None:
-            told.append(message["uri"] or message["kind"])
+        def deliver(self, change: dict[str, Any]) -> None:
+            told.append(change["uri"] or change["kind"])
 
     bus = Bus()
-    here.join(bus)
+    local_buses.add(bus)
 
     class Case(TestCase):
         def runTest(self) -> None:  # noqa: N802
@@ -345,20 +348,25 @@ def test_a_template_that_fails_for_an_object_costs_the_event_and_not_the_save(
     assert told_in(work) == []
     (record,) = [each for each in caplog.records if each.name == "mcp_serving.notifications.model_signals"]
     assert record.levelno == logging.WARNING
-    assert record.getMessage() == "No client was told of a change of auth.User (ZeroDivisionError: division by zero)."
+    assert (
+        record.getMessage()
+        == "Clients were not notified of a change of auth.User (ZeroDivisionError: division by zero)."
+    )
 
 
-def test_a_layer_that_fails_is_one_line_and_no_error(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(self: Others) -> None:
+class BrokenLayer:
+    """A channel layer with a wrong setting."""
+
+    def __init__(self) -> None:
         raise ValueError("of a setting,\nin two lines")
 
-    monkeypatch.setattr(Others, "layer", fail)
-    notify_resource_updated("open://1")
-    run(partial(anotify_resource_updated, "open://1"))
+
+def test_a_layer_that_cannot_be_made_is_one_line_in_the_log_and_no_error(caplog: pytest.LogCaptureFixture) -> None:
+    with override_settings(CHANNEL_LAYERS={"default": {"BACKEND": f"{__name__}.BrokenLayer"}}):
+        notify_resource_updated("open://1")
+        run(partial(anotify_resource_updated, "open://1"))
     assert {record.getMessage() for record in caplog.records} == {
-        "Clients were not told of a change (ValueError: of a setting, in two lines)."
+        "Clients were not notified of a change (ValueError: of a setting, in two lines)."
     }
 
 
@@ -390,41 +398,21 @@ def test_a_task_that_outlives_its_call_may_tell() -> None:
 # The channel layer
 
 
-def test_a_layer_whose_package_is_missing_says_where_it_comes_from(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Missing:
-        @staticmethod
-        def find_spec(name: str, *_: Any) -> None:
-            if name == "channels_redis":
-                raise ModuleNotFoundError(name=name)
-
-    monkeypatch.setattr(sys, "meta_path", [Missing, *sys.meta_path])
-    for name in [name for name in sys.modules if name.partition(".")[0] == "channels_redis"]:
-        monkeypatch.delitem(sys.modules, name)
-    with override_settings(CHANNEL_LAYERS={"default": {"BACKEND": "channels_redis.core.RedisChannelLayer"}}):
-        problem = channel_layer.problem()
-    assert problem is not None
-    assert problem.startswith("CHANNEL_LAYERS['default']: ")
-    assert problem.endswith("It comes with mcp-serving[redis].")
-
-
-def test_a_layer_that_reaches_no_other_process_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    in_memory = {"default": {"BACKEND": "channels.layers.InMemoryChannelLayer"}}
-    for configured in (in_memory, {}):
-        with override_settings(CHANNEL_LAYERS=configured):
-            assert not others.exist
-    with override_settings(CHANNEL_LAYERS={"default": {"BACKEND": "channels_redis.core.RedisChannelLayer"}}):
-        assert others.exist
-
-
 CORE, PUBSUB = "channels_redis.core.RedisChannelLayer", "channels_redis.pubsub.RedisPubSubChannelLayer"
 
 
 @pytest.fixture(params=[CORE, PUBSUB])
-def layer(request: pytest.FixtureRequest, redis: Redis, monkeypatch: pytest.MonkeyPatch) -> Any:
+def layer(request: pytest.FixtureRequest, redis: Redis) -> Iterator[Any]:
     """The layer of the process, with another prefix for each test."""
-    made = import_string(request.param)(hosts=[redis.url], prefix=request.node.name[-50:])
-    monkeypatch.setattr(Others, "layer", lambda self: made)
-    return made
+    with layer_of(request.param, redis, prefix=request.node.name[-50:]) as made:
+        yield made
+
+
+@contextmanager
+def layer_of(backend: str, redis: Redis, **config: Any) -> Iterator[Any]:
+    config = {"hosts": [redis.url], **config}
+    with override_settings(CHANNEL_LAYERS={"default": {"BACKEND": backend, "CONFIG": config}}):
+        yield channel_layer.channel_layer()
 
 
 class Told:
@@ -432,10 +420,10 @@ class Told:
 
     def __init__(self) -> None:
         self.names: list[str] = []
-        here.join(self)
+        local_buses.add(self)
 
-    def hear(self, message: dict[str, Any]) -> None:
-        self.names.append(message["uri"])
+    def deliver(self, change: dict[str, Any]) -> None:
+        self.names.append(change["uri"])
 
     async def until(self, name: str) -> list[str]:
         await to_thread.run_sync(wait_until, lambda: name in self.names, name)
@@ -443,7 +431,7 @@ class Told:
 
 
 async def sent_by_another_process(layer: Any, uri: str) -> dict[str, Any]:
-    event = message("resource_updated", uri=uri)
+    event = notification("resource_updated", uri=uri)
     await layer.group_send(receiving.GROUP, event)
     return event
 
@@ -486,7 +474,7 @@ def test_a_receive_that_ends_in_a_timeout_is_no_layer_that_is_away(
     layer: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """As with channels_redis and redis-py from 8.0 on, after five seconds."""
-    monkeypatch.setattr(receiving, "HEARD_SECONDS", 0.05)
+    monkeypatch.setattr(receiving, "WORKING_SECONDS", 0.05)
     receive, given_up = layer.receive, threading.Event()
 
     async def receive_for_a_while(channel: str) -> Any:
@@ -525,7 +513,7 @@ def test_a_server_that_ends_is_no_member_any_more(layer: Any, redis: Redis) -> N
 
 
 def test_who_was_forgotten_by_the_layer_joins_again(layer: Any, redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(receiving, "REJOIN_SECONDS", 0.1)
+    monkeypatch.setattr(receiving, "REJOIN_INTERVAL", 0.1)
 
     async def work() -> None:
         told = Told()
@@ -544,28 +532,27 @@ def test_who_was_forgotten_by_the_layer_joins_again(layer: Any, redis: Redis, mo
 def test_each_layer_of_channels_redis_recovers_from_a_restart(
     backend: str, redis_of_its_own: Redis, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(receiving, "REJOIN_SECONDS", 0.2)
-    layer = import_string(backend)(hosts=[redis_of_its_own.url])
-    monkeypatch.setattr(Others, "layer", lambda self: layer)
+    monkeypatch.setattr(receiving, "REJOIN_INTERVAL", 0.2)
 
-    async def work() -> None:
+    async def work(layer: Any) -> None:
         told = Told()
         async with receiving.receive_from_other_processes():
             await sent_by_another_process(layer, "open://1")
             assert await told.until("open://1") == []
             redis_of_its_own.stop()
-            await others.send(message("resource_updated", uri="open://lost"))
-            assert others.away
+            await send_to_other_processes(notification("resource_updated", uri="open://lost"))
+            assert not channel_layer.health.available
             redis_of_its_own.start()
             with anyio.fail_after(DEADLINE):
                 while "open://2" not in told.names:
-                    await others.send(message("resource_updated", uri="open://2"))
+                    await send_to_other_processes(notification("resource_updated", uri="open://2"))
                     await anyio.sleep(0.05)
         assert told.names.count("open://1") == 1
         assert "open://lost" not in told.names
 
-    run(work)
-    ours = [record.getMessage()[:32] for record in caplog.records if record.name == "mcp_serving.notifications.publish"]
+    with layer_of(backend, redis_of_its_own) as layer:
+        run(partial(work, layer))
+    ours = [record.getMessage()[:32] for record in caplog.records if record.name == "mcp_serving.channel_layer"]
     assert ours == ["The channel layer cannot be used", "The channel layer can be used ag"]
 
 
@@ -573,7 +560,7 @@ def test_two_event_loops_of_a_process_both_hear(
     layer: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The second receives by itself once the first has ended."""
-    monkeypatch.setattr(receiving, "TURN_SECONDS", 0.05)
+    monkeypatch.setattr(receiving, "TAKE_OVER_INTERVAL", 0.05)
     told, ready, first_may_end = Told(), threading.Barrier(3), threading.Event()
 
     async def receive(until: threading.Event) -> None:

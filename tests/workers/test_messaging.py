@@ -12,14 +12,11 @@ import anyio
 import pytest
 from channels.exceptions import ChannelFull
 from channels.layers import InMemoryChannelLayer
-from channels_redis.core import RedisChannelLayer
 from starlette.authentication import SimpleUser
 
-from mcp_serving import channel_layer
 from mcp_serving.workers import messaging
 from mcp_serving.workers.relay import Fate, Relay
 from tests.support.harness import DEADLINE
-from tests.support.private_redis import Redis
 
 Message = dict[str, Any]
 
@@ -578,23 +575,6 @@ def test_a_user_who_is_no_model_cannot_be_told_to_another_worker_which_is_said_i
 
     run(work)
     assert "cannot be relayed there: starlette.authentication.SimpleUser is no model" in caplog.text
-
-
-def test_of_several_hosts_a_worker_is_sent_to_at_the_one_where_it_receives(
-    redis: Redis, redis_of_its_own: Redis
-) -> None:
-    """What is sent to some channels of channels_redis never arrives there: see issue 1492 of Channels."""
-
-    async def work() -> None:
-        for number in range(10):  # each of them has a name of its own, by which the hosts are picked
-            layer = RedisChannelLayer(hosts=[redis.url, redis_of_its_own.url])
-            channel = await channel_layer.new_channel(layer)
-            await layer.send(channel, {"number": number})
-            async with asyncio.timeout(DEADLINE):
-                assert await layer.receive(channel) == {"number": number}
-            await layer.close_pools()
-
-    run(work)
 
 
 def test_a_layer_that_hangs_holds_up_neither_the_start_nor_the_end_of_each_handler_anew() -> None:
