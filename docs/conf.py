@@ -39,7 +39,8 @@ napoleon_use_rtype = False
 
 
 DOCS = Path(__file__).parent
-IN_THE_SITE = {f"{name}.md": f"/project/{name.lower()}.md" for name in ("README", "ARCHITECTURE", "CHANGELOG")}
+NAMES = ("README", "ARCHITECTURE", "CHANGELOG", "CONTRIBUTING", "SECURITY")
+IN_THE_SITE = {f"{name}.md": f"/project/{name.lower()}.md" for name in NAMES}
 """Documents beside docs/ that are pages of the site: each stands in for a page that links to it."""
 
 

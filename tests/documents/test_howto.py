@@ -140,8 +140,8 @@ def test_toolsets_of_django_mcp_server_have_become_functions(tutorial: Path, tmp
     assert anyio.run(answers, folder, server, "count_tasks", "who_am_i") == [1, "ann"]
 
 
-def test_what_the_page_about_events_tells_is_heard_in_another_process(tmp_path: Path, redis: Redis) -> None:
-    folder = project(tmp_path / "mysite", "events.md")
+def test_a_notification_of_the_page_reaches_clients_in_another_process(tmp_path: Path, redis: Redis) -> None:
+    folder = project(tmp_path / "mysite", "notifications.md")
     settings = folder / "mysite" / "settings.py"
     assert "redis://127.0.0.1:6379/0" in settings.read_text()
     settings.write_text(settings.read_text().replace("redis://127.0.0.1:6379/0", redis.url))
@@ -185,7 +185,7 @@ Task.objects.get(pk=1).save()
             manage(folder, "manage.py", "shell", "--verbosity", "0", "-c", "Task.objects.get(pk=1).save()")
             return "ResourceUpdated(uri='tasks://open')" in printed.read_text()
 
-        wait_until(is_told, "the client of the page hears of a save")
+        wait_until(is_told, "the client of the page gets a notification")
 
 
 def copy_with(folder: Path, tutorial: Path, page: str, *files: str) -> Path:
