@@ -39,7 +39,8 @@ if TYPE_CHECKING:
         notify_tools_changed,
     )
     from mcp_serving.server import Server
-    from mcp_serving.sessions.event_stores import InMemoryEventStore, RedisEventStore
+    from mcp_serving.sessions.memory_event_store import InMemoryEventStore
+    from mcp_serving.sessions.redis_event_store import RedisEventStore
     from mcp_serving.tools.registry import Registry
     from mcp_serving.tools.server import MCPServer
     from mcp_serving.transport import Transport
@@ -48,7 +49,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "AccessNotStated": "errors",
     "ChannelLayerBus": "notifications.bus",
-    "InMemoryEventStore": "sessions.event_stores",
+    "InMemoryEventStore": "sessions.memory_event_store",
     "InvalidEndpoint": "errors",
     "InvalidHTTPServer": "errors",
     "InvalidServer": "errors",
@@ -59,7 +60,7 @@ _HOMES = {
     "NoApplication": "errors",
     "NoElicitation": "errors",
     "NoHTTPServer": "errors",
-    "RedisEventStore": "sessions.event_stores",
+    "RedisEventStore": "sessions.redis_event_store",
     "Registry": "tools.registry",
     "Server": "server",
     "ShutdownTimeout": "errors",

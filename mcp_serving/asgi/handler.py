@@ -18,7 +18,8 @@ from mcp_serving.loading import discover
 from mcp_serving.runtime import Runtime, imports_frozen
 from mcp_serving.security import access, hosts
 from mcp_serving.security.access import STATE_ONE, VERIFIER_FAILED, Access, VerifierFailed
-from mcp_serving.sessions.manager import Bounds, Sessions
+from mcp_serving.sessions.limits import Limits
+from mcp_serving.sessions.manager import Sessions
 from mcp_serving.sessions.resumable_events import SessionEvents
 from mcp_serving.threads import thread_of_its_own
 from mcp_serving.web_servers.middleware import RequestTrackingMiddleware, wire_of
@@ -114,7 +115,7 @@ class StreamableHTTPHandler:
         self._server = sdk.low_level(mcp)
         self.access = Access(mcp, public, login_required, auth, token_verifier, required_scopes, user_for_token)
         """Who may call."""
-        self._bounds = Bounds(max_sessions_per_user, max_streams_per_session, max_header_size)
+        self._limits = Limits(max_sessions_per_user, max_streams_per_session, max_header_size)
         if options.get("event_store") is not None:
             options["event_store"] = SessionEvents(options["event_store"])
         self._checks_hosts = options.get("transport_security") is None
@@ -227,7 +228,7 @@ class StreamableHTTPHandler:
     def _refusal(self, scope: Scope) -> Refusal | None:
         """Why the request is refused before anything of it is parsed."""
         return (
-            self._bounds.refusal(scope)
+            self._limits.refusal(scope)
             or (hosts.refusal(scope) if self._checks_hosts else None)
             or self.access.refusal(scope)
         )
@@ -235,7 +236,7 @@ class StreamableHTTPHandler:
     def _refusal_on_another_route(self, scope: Scope) -> Refusal | None:
         """The same for what the SDK keeps open to everybody: a page of any origin may read it, and change nothing."""
         return (
-            self._bounds.refusal(scope)
+            self._limits.refusal(scope)
             or (hosts.refusal(scope, any_origin=scope["method"] in _SAFE_METHODS) if self._checks_hosts else None)
             or self.access.refusal_if_unstated()
         )
@@ -290,7 +291,7 @@ class StreamableHTTPHandler:
             app.add_exception_handler(Exception, access.answer_to_error)
         manager = self._mcp.session_manager
         # Innermost, where it is known who calls.
-        sessions = Sessions(manager, self._bounds)
+        sessions = Sessions(manager, self._limits)
         sdk.set_session_app(manager, sessions)
         return app, manager, sessions
 
@@ -299,12 +300,12 @@ class StreamableHTTPHandler:
         app, manager, sessions = self._built or self._build()
         self._built = None  # a session manager runs once
         view = await Runtime.of(self._server).open()
-        view.middleware.insert(1, sessions.bounded)
+        view.middleware.insert(1, sessions.limit_calls)
         sdk.set_served(manager, view)
         relay = None
         if (layer := channel_layer.shared_layer()) is not None:
-            serve_incoming = partial(self._guarded, partial(_exchange, sessions.serve_incoming))
-            relay = Relay(layer, serve_incoming, self.place, manager.max_request_body_size)
+            serve_relayed = partial(self._guarded, partial(_exchange, sessions.serve_relayed))
+            relay = Relay(layer, serve_relayed, self.place, manager.max_request_body_size)
         try:
             async with manager.run(), sessions.shared(relay):
                 yield Mounted(app, sdk.mcp_endpoint(app, self.options))

@@ -1,4 +1,4 @@
-"""The events of a session, which its client may resume after: its own, whatever store keeps them."""
+"""The resumable events of each session: after a lost connection, its client resumes the stream from the last one."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_LONGEST_STREAM_ID = 256
-"""Characters. A stream has the id of its request, which is a client's to choose, and each of its events repeats it."""
+_MAX_STREAM_ID = 256
+"""Characters. A stream has the id of its request, which the client chooses, and each event contains it."""
 
 
 class ScopedEventStore(EventStore):
@@ -30,21 +30,21 @@ class ScopedEventStore(EventStore):
 
     @abstractmethod
     async def forget(self) -> None:
-        """Drop the events of the session at hand, which is over."""
+        """Delete the events of the current session, which has ended."""
 
     @abstractmethod
     async def aclose(self) -> None:
-        """Give back what it holds of the running event loop; the next event takes it again."""
+        """Release the resources that belong to the running event loop. The next event acquires them again."""
 
 
 class SessionEvents(EventStore):
-    """An event store in which each session has events of its own, whatever store is underneath.
+    """An event store that gives each session events of its own, over any other event store.
 
-    The SDK tells a store the id of a request and no session: "1" in all of them. Without this, who resumes
-    would be sent what others have missed.
+    The SDK passes only the id of a request to a store, which is "1" in most sessions. Without this class, a client
+    that resumes a stream would get the events of other sessions.
 
-    A store that fails costs the resuming and no answer: an event that it does not take is sent without an id, and a
-    replay that it does not give ends at once, so that its client tries again.
+    A failing store stops neither answers nor streams. An event that cannot be stored is sent without an id. A replay
+    that fails ends at once, so that its client tries again.
 
     Args:
         store: keeps the events of all sessions.
@@ -62,16 +62,16 @@ class SessionEvents(EventStore):
 
     async def store_event(self, stream_id: str, message: JSONRPCMessage | None) -> str:
         if message is None and (event_id := current_request.get().replayed_up_to):
-            # A resumed stream begins where its replay has ended. After what has been stored since, its client would
-            # never get that: neither from this stream, nor by resuming again.
+            # A resumed stream begins with the id of the last event that it replayed. With the id of a newer event, its
+            # client would never get the events between the two.
             current_request.update(replayed_up_to="")
             return event_id
-        if len(stream_id) > _LONGEST_STREAM_ID:
+        if len(stream_id) > _MAX_STREAM_ID:
             return ""
         try:
             event_id = await self._store.store_event(f"{current_request.get().session_nonce}:{stream_id}", message)
         except Exception as error:
-            # Raised into the SDK, it would end what delivers the answers of the session, all that are still to come.
+            # An exception here would end the SDK's task that delivers all further answers of the session.
             _record_failure(self._storing, error)
             return ""
         self._storing.record_success()
@@ -79,48 +79,48 @@ class SessionEvents(EventStore):
 
     async def replay_events_after(self, last_event_id: str, send_callback: EventCallback) -> str | None:
         try:
-            left, stream_id = await self.left_after(last_event_id)
-        except Exception:  # which is logged; raised into the SDK, it would be once more, for each attempt of a client
+            missed, stream_id = await self.missed_after(last_event_id)
+        except Exception:  # logged once; the SDK would log it at each attempt of a client
             return None
-        for event in left:
+        for event in missed:
             await send_callback(event)
-        if any(_is_answer(event.message) for event in left):
-            return None  # The stream ends: nothing follows an answer.
-        last_sent = next((event.event_id for event in reversed(left) if event.event_id), last_event_id)
+        if any(_is_answer(event.message) for event in missed):
+            return None  # the stream ends, because nothing follows an answer
+        last_sent = next((event.event_id for event in reversed(missed) if event.event_id), last_event_id)
         current_request.update(replayed_up_to=last_sent)
         return stream_id
 
-    async def left_after(self, last_event_id: str) -> tuple[list[EventMessage], str | None]:
-        """What a client would be sent that resumes after this event, and its stream; None where that is unknown.
+    async def missed_after(self, last_event_id: str) -> tuple[list[EventMessage], str | None]:
+        """The events after this one in its stream, and the id of the stream; None if the event is unknown.
 
         Raises:
-            Exception: the store's; it has been logged.
+            Exception: from the store. It has been logged.
         """
-        left: list[EventMessage] = []
+        missed: list[EventMessage] = []
 
-        async def keep(event: EventMessage) -> None:
-            left.append(replace(event, event_id=event.event_id and self._signer.sign(event.event_id)))
+        async def collect(event: EventMessage) -> None:
+            missed.append(replace(event, event_id=event.event_id and self._signer.sign(event.event_id)))
 
         try:
             event_id = self._signer.unsign(last_event_id)
         except BadSignature:
             return [], None
         try:
-            stream_id = await self._store.replay_events_after(event_id, keep)
+            stream_id = await self._store.replay_events_after(event_id, collect)
         except Exception as error:
             _record_failure(self._reading, error)
             raise
         self._reading.record_success()
-        return left, None if stream_id is None else stream_id.partition(":")[2]
+        return missed, None if stream_id is None else stream_id.partition(":")[2]
 
     async def forget(self) -> None:
-        """Drop the events of the session at hand, if the store can: its client has ended it."""
+        """Delete the events of the current session, which its client has ended, if the store can do so."""
         if isinstance(self._store, ScopedEventStore):
-            with suppress(OSError):  # They go by their age too.
+            with suppress(OSError):  # the events expire at their age, too
                 await self._store.forget()
 
     async def aclose(self) -> None:
-        """Give back what the store holds of the running event loop."""
+        """Release the store's resources that belong to the running event loop."""
         if isinstance(self._store, ScopedEventStore):
             await self._store.aclose()
 
@@ -130,7 +130,7 @@ class SessionEvents(EventStore):
 
 
 def _record_failure(health: LayerHealth, error: Exception) -> None:
-    if health.available and not isinstance(error, OSError):  # a bug in a store of the project, rather than an outage
+    if health.available and not isinstance(error, OSError):  # a mistake in the project's own store, not an outage
         logger.error("The event store raised an exception.", exc_info=error)
     health.record_failure(error)
 

@@ -1,4 +1,4 @@
-"""What a client gets of a session whose worker is gone."""
+"""Resuming a session whose worker is gone: its client gets the events that it missed."""
 
 from __future__ import annotations
 
@@ -16,55 +16,56 @@ if TYPE_CHECKING:
 
     from mcp_serving.sessions.resumable_events import SessionEvents
 
-_LAST_EVENT = LAST_EVENT_ID_HEADER.encode()
+_LAST_EVENT_ID = LAST_EVENT_ID_HEADER.encode()
 _UNREADABLE = Refusal(503, "The events cannot be read.", headers={"retry-after": "5"})
 
 
-async def replay_what_is_left(
+async def replay_missed_events(
     events: SessionEvents, session_id: str, scope: Scope, receive: Receive, send: Send
 ) -> bool:
-    """Answer a request that resumes a session which nobody serves any more: with what its client has missed.
+    """Answer a request that resumes a stream of a session which no worker has any more.
 
-    The stream ends after it, since nothing more will come. The current request has the ``session_nonce``.
+    The response has the events that the client missed. Then the stream ends, because nothing more will come. The
+    current request must have the ``session_nonce``.
 
     Args:
-        events: of the handler.
-        session_id: the SDK's, which the request has in its header.
-        scope: of the request; where it does not resume, nothing is done.
-        receive: waits until the client leaves, as a web server's does: the SDK asks it over and over.
+        events: the resumable events of the handler.
+        session_id: the SDK's session id, which the request has in its header.
+        scope: the request. A request that does not resume a stream is not answered.
+        receive: must wait until the client leaves, as a web server's does, because the SDK calls it repeatedly.
 
     Returns:
-        Whether the request is answered: with the events, or with 503 while the store cannot be read. False where
-        there is nothing left: then the session does not exist.
+        True if the request is answered: with the events, or with 503 if the store cannot be read. False if there are
+        no events, so that the session does not exist.
     """
-    last_event_id = next((value for name, value in scope["headers"] if name == _LAST_EVENT), b"")
+    last_event_id = next((value for name, value in scope["headers"] if name == _LAST_EVENT_ID), b"")
     if scope["method"] != "GET" or not last_event_id:
         return False
     try:
-        left, _ = await events.left_after(last_event_id.decode("latin-1"))
-    except Exception:  # which is logged
+        missed, _ = await events.missed_after(last_event_id.decode("latin-1"))
+    except Exception:  # SessionEvents has logged it
         await _UNREADABLE(scope, receive, send)
         return True
-    if not left:
+    if not missed:
         return False
     transport = StreamableHTTPServerTransport(
-        session_id, event_store=_Left(left), security_settings=sdk.without_host_checks()
+        session_id, event_store=_MissedEvents(missed), security_settings=sdk.without_host_checks()
     )
     async with transport.connect():
         await transport.handle_request(scope, receive, send)
-        await transport.terminate()  # or the SDK takes the end for a failure, and prints a traceback
+        await transport.terminate()  # without it, the SDK takes the end for a failure and logs a traceback
     return True
 
 
-class _Left(EventStore):
-    """A store with one replay, after which the SDK ends the stream: it waits only where a stream has an id."""
+class _MissedEvents(EventStore):
+    """An event store for one replay. It returns no stream id, so that the SDK ends the stream after the replay."""
 
-    def __init__(self, left: list[EventMessage]) -> None:
-        self._left = left
+    def __init__(self, missed: list[EventMessage]) -> None:
+        self._missed = missed
 
     async def store_event(self, stream_id: str, message: JSONRPCMessage | None) -> str:
-        raise NotImplementedError("Nothing comes of a session that nobody serves.")
+        raise NotImplementedError("A session without a worker has no new events.")
 
     async def replay_events_after(self, last_event_id: str, send_callback: EventCallback) -> None:
-        for event in self._left:
+        for event in self._missed:
             await send_callback(event)

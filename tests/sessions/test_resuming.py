@@ -21,9 +21,9 @@ from mcp_types import JSONRPCError, JSONRPCMessage, JSONRPCNotification, JSONRPC
 
 from mcp_serving import InMemoryEventStore, RedisEventStore, StreamableHTTPHandler, current_request
 from mcp_serving.asgi import lifecycle
-from mcp_serving.sessions.event_stores import BoundedEventStore
+from mcp_serving.sessions.bounded_event_store import BoundedEventStore
 from mcp_serving.sessions.resumable_events import SessionEvents
-from mcp_serving.sessions.resumption import replay_what_is_left
+from mcp_serving.sessions.resumption import replay_missed_events
 from tests.support.asgi_servers import serving
 from tests.support.harness import DEADLINE, INITIALIZE, Process, call, text_of, wait_until
 from tests.support.private_redis import Redis
@@ -79,7 +79,7 @@ def told(message: JSONRPCMessage) -> Any:
 
 
 async def left(events: SessionEvents, last_event_id: str) -> list[Any]:
-    found, _ = await events.left_after(last_event_id)
+    found, _ = await events.missed_after(last_event_id)
     return [told(event.message) for event in found]
 
 
@@ -111,7 +111,7 @@ def test_who_resumes_gets_what_came_later_in_the_same_stream_and_nothing_else(st
             assert await left(events, first) == [1, "ünï\u2028\n"]
             assert await left(events, second) == ["ünï\u2028\n"]
             assert await left(events, last) == []
-            found, stream = await events.left_after(first)
+            found, stream = await events.missed_after(first)
             assert (stream, [event.event_id for event in found]) == ("1", [second, last])
             assert found[-1].message == result("ünï\u2028\n")
 
@@ -124,7 +124,7 @@ def test_a_client_may_give_its_requests_any_ids(request_id: str, stores: Stores)
         async with events_of(stores()) as events:
             first = await events.store_event(request_id, None)
             await events.store_event(request_id, result(request_id=request_id))
-            found, stream = await events.left_after(first)
+            found, stream = await events.missed_after(first)
             assert (stream, [event.message for event in found]) == (request_id, [result(request_id=request_id)])
             assert first.isascii()
             assert first.isprintable()
@@ -198,7 +198,7 @@ def test_no_event_id_leads_to_the_events_of_another_session(stream: str, stores:
             with at_hand("b"):
                 await events.store_event(stream, progress("b's"))
                 for event_id in (signed, unsigned, "0:1", "0-0:1", f"0:{stream}", "nonsense", signed[:-1], ""):
-                    assert await events.left_after(event_id) == ([], None)
+                    assert await events.missed_after(event_id) == ([], None)
                 found: list[Any] = []
 
                 async def keep(event: EventMessage) -> None:
@@ -216,9 +216,9 @@ def test_where_nothing_says_whose_an_event_is_it_is_not_kept(stores: Stores) -> 
 
     async def work() -> None:
         store = stores()
-        with pytest.raises(RuntimeError, match="is for the event_store of mcp_serving"):
+        with pytest.raises(RuntimeError, match="works only as the event_store of mcp_serving"):
             await store.store_event("1", result())
-        with pytest.raises(RuntimeError, match="which session"):
+        with pytest.raises(RuntimeError, match="the session of each event"):
             await store.replay_events_after("0:1", lambda event: asyncio.sleep(0))
 
     asyncio.run(work())
@@ -279,12 +279,12 @@ def test_in_place_of_a_result_that_is_too_large_to_be_kept_its_client_gets_an_er
             await events.store_event("1", progress("small"))
             too_large = await events.store_event("1", progress("x" * 10_000))
             await events.store_event("1", result("x" * 10_000, request_id="one"))
-            (small, error), _ = await events.left_after(first)
+            (small, error), _ = await events.missed_after(first)
             assert told(small.message) == "small"
             assert isinstance(error.message, JSONRPCError)
             assert (error.message.id, told(error.message)) == (
                 "one",
-                "The result was too large to be kept until you came back.",
+                "The result was too large to be stored until you came back.",
             )
             assert len(await left(events, too_large)) == 1
 
@@ -416,17 +416,20 @@ def test_more_bounds_that_are_none() -> None:
     "url", ["", None, "localhost", "http://localhost", "redis://:pass/word@host:1/0", "redis://localhost/0?unknown=1"]
 )
 def test_a_url_that_is_none_is_an_error_where_it_is_given_and_no_password_is_in_it(url: Any) -> None:
-    with pytest.raises(ValueError, match="has to be like redis://") as raised:
+    with pytest.raises(ValueError, match="must be like redis://") as raised:
         RedisEventStore(url)
     assert "pass" not in str(raised.value).replace("password", "")
     assert raised.value.__suppress_context__
 
 
 def test_without_the_package_redis_an_error_says_in_one_line_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "redis.asyncio", None)
+    monkeypatch.setitem(sys.modules, "redis.exceptions", None)
     with pytest.raises(ImportError) as raised:
         RedisEventStore("redis://localhost")
-    assert str(raised.value) == "RedisEventStore needs the package redis: pip install 'mcp-serving[redis]'"
+    assert (
+        str(raised.value)
+        == "RedisEventStore needs the package redis. Install it with: pip install 'mcp-serving[redis]'"
+    )
 
 
 # Redis, away and back
@@ -529,7 +532,7 @@ def test_a_handler_gives_its_connections_back_and_may_start_again_in_another_loo
 
 
 async def asked(events: SessionEvents, method: str = "GET", **headers: str) -> tuple[bool, int, str]:
-    """Whether ``replay_what_is_left`` has answered, and what."""
+    """Whether ``replay_missed_events`` has answered, and what."""
     sent: list[dict[str, Any]] = []
     given = {"accept": "text/event-stream", "mcp-session-id": "session", **headers}
     scope = {
@@ -548,7 +551,7 @@ async def asked(events: SessionEvents, method: str = "GET", **headers: str) -> t
         sent.append(message)
 
     async with asyncio.timeout(DEADLINE):
-        answered = await replay_what_is_left(events, "session", scope, receive, send)
+        answered = await replay_missed_events(events, "session", scope, receive, send)
     body = b"".join(message.get("body", b"") for message in sent).decode()
     if sent:
         assert not sent[-1].get("more_body", False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,7 +14,9 @@ from django.test import override_settings
 from mcp.server.streamable_http import MCP_SESSION_ID_HEADER
 from starlette.authentication import SimpleUser, UnauthenticatedUser
 
-from mcp_serving.sessions.manager import _Session, _signer, _unsigned, principal
+from mcp_serving.security.principal import principal
+from mcp_serving.sessions import session_ids
+from mcp_serving.sessions.session_ids import SessionId
 from tests.support.access_servers import AccessServers, bearer, logged_in
 from tests.support.harness import DEADLINE, INITIALIZE, INITIALIZED, call, wait_until
 from tests.support.http_client import listen
@@ -178,12 +181,43 @@ def test_users_who_are_no_models_are_told_apart_too() -> None:
     assert principal({}) is None
 
 
+def test_users_of_different_models_with_the_same_key_are_told_apart() -> None:
+    from django.contrib.auth.base_user import AbstractBaseUser
+    from django.contrib.auth.models import User
+
+    class Customer(AbstractBaseUser):
+        class Meta:
+            app_label = "shop"
+
+    class Clerk(User):
+        class Meta:
+            app_label = "shop"
+            proxy = True
+
+    user, customer, clerk = ({"user": made} for made in (User(pk=7), Customer(pk=7), Clerk(pk=7)))
+    assert principal(user) != principal(customer)
+    assert principal(user) == principal(clerk), "a proxy is the same user"
+    assert principal(user) != principal({"user": User(pk=8)})
+
+
+def opened_session(owner: str | None) -> bytes:
+    """The id that the client of a new session gets."""
+    told: list[bytes] = []
+
+    async def send(message: Any) -> None:
+        told.extend(value for _, value in message["headers"])
+
+    start = {"type": "http.response.start", "status": 200, "headers": [(session_ids.HEADER, b"an-id")]}
+    asyncio.run(SessionId.new("").signing(send, owner)(start))  # type: ignore[arg-type]
+    return told[0]
+
+
 def test_a_session_id_counts_for_as_long_as_the_key_that_signed_it() -> None:
     def is_known(session: bytes, owner: str | None) -> bool:
-        return _Session.of([session], owner).id == "an-id"
+        return SessionId.of([session], owner).sdk_id == "an-id"
 
     with override_settings(SECRET_KEY="first"):
-        session = _signer("ann").sign("an-id.nonce.").encode()
+        session = opened_session("ann")
         assert all(is_known(session, "ann") for _ in range(2))
         assert not is_known(session, "bob")
         assert not is_known(session, None)
@@ -194,9 +228,9 @@ def test_a_session_id_counts_for_as_long_as_the_key_that_signed_it() -> None:
 
 
 def test_nothing_is_kept_of_session_ids_that_were_never_given_out() -> None:
-    kept = _unsigned.cache_info().currsize
-    assert all(_Session.of([b"made-up.nonce:%d" % number], None).id == _Session.id for number in range(10))
-    assert _unsigned.cache_info().currsize == kept
+    kept = session_ids._unsigned.cache_info().currsize
+    assert all(SessionId.of([b"made-up.nonce:%d" % number], None) == SessionId() for number in range(10))
+    assert session_ids._unsigned.cache_info().currsize == kept
 
 
 def test_two_session_ids_in_one_request_are_none(site: AccessServers) -> None:

@@ -1,0 +1,73 @@
+"""How many sessions and streams one user or one session may have at the same time."""
+
+from __future__ import annotations
+
+from collections import Counter
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from mcp_serving.web_servers.responses import Refusal
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from starlette.types import Scope
+
+
+@dataclass(frozen=True)
+class Limits:
+    """The limits of a handler for one caller; None means no limit.
+
+    Args:
+        sessions_per_user: open sessions of one user or token. The sessions of anonymous callers are limited only
+            together, by the SDK's ``max_sessions``.
+        streams_per_session: running calls of one session, and also GET streams of one session. At 2026-07-28, which
+            has no sessions: ``subscriptions/listen`` streams of one user or token.
+        header_size: bytes of all names and values of a request's headers.
+
+    Raises:
+        ValueError: a limit is not a positive integer.
+    """
+
+    sessions_per_user: int | None
+    streams_per_session: int | None
+    header_size: int | None
+
+    def __post_init__(self) -> None:
+        for name, limit in vars(self).items():
+            if limit is not None and (not isinstance(limit, int) or isinstance(limit, bool) or limit < 1):
+                raise ValueError(f"max_{name} is {limit!r}; it must be a positive integer, or None for no limit.")
+
+    def refusal(self, scope: Scope) -> Refusal | None:
+        """The refusal of a request whose headers are too large; None if they are not."""
+        limit = self.header_size
+        if limit is None or sum(len(name) + len(value) for name, value in scope["headers"]) <= limit:
+            return None
+        return Refusal(431, "The headers are too large.", f"its headers have more than max_header_size={limit} bytes")
+
+
+@contextmanager
+def counted(counts: Counter[str], key: str) -> Iterator[None]:
+    """Add one to a count for the length of a block. A count of zero is removed."""
+    counts[key] += 1
+    try:
+        yield
+    finally:
+        counts[key] -= 1
+        if not counts[key]:
+            del counts[key]
+
+
+TOO_MANY_SESSIONS = Refusal(
+    503,
+    "You have too many open sessions.",
+    "its user has as many sessions as max_sessions_per_user allows",
+    headers={"retry-after": "1"},
+)
+TOO_MANY_STREAMS = Refusal(
+    429,
+    "Too many streams are open.",
+    "its session, or its user, has as many streams as max_streams_per_session allows",
+    headers={"retry-after": "1"},
+)
