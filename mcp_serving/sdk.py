@@ -201,3 +201,23 @@ async def offers(server: SDKServer) -> dict[str, int | None]:
         }
     methods = {"tools": "tools/list", "resources": "resources/list", "prompts": "prompts/list"}
     return {kind: 0 if server.get_request_handler(method) is None else None for kind, method in methods.items()}
+
+
+def function_of(server: SDKServer, kind: str, name: str) -> Callable[..., Any] | None:
+    """The function behind a "tool", "resource", "template" or "prompt"; None where there is none.
+
+    A low-level server has one handler for all its tools.
+    """
+    if not isinstance(server, MCPServer):
+        return None
+    found: Any
+    if kind == "tool":
+        found = server._tool_manager.get_tool(name)
+    elif kind == "prompt":
+        found = server._prompt_manager.get_prompt(name)
+    elif kind == "template":
+        templates = server._resource_manager.list_templates()
+        found = next((each for each in templates if each.uri_template == name), None)
+    else:
+        found = next((each for each in server._resource_manager.list_resources() if str(each.uri) == name), None)
+    return getattr(found, "fn", None)

@@ -187,3 +187,25 @@ def test_the_sdk_looks_up_input_schemas_in_an_attribute_of_the_low_level_server(
     assert low_level.get_tool_input_schema is not None
     assert low_level.get_tool_input_schema("hidden") is None
     assert low_level.get_tool_input_schema("visible") == lookup("visible")
+
+
+def test_an_mcpserver_keeps_what_it_was_given_in_these_private_managers() -> None:
+    server = MCPServer("x")
+
+    @server.tool()
+    def tool() -> str: ...  # type: ignore[empty-body]
+
+    @server.prompt()
+    def prompt() -> str: ...  # type: ignore[empty-body]
+
+    @server.resource("x://resource")
+    def resource() -> str: ...  # type: ignore[empty-body]
+
+    @server.resource("x://template/{name}")
+    def template(name: str) -> str: ...  # type: ignore[empty-body]
+
+    named = {"tool": "tool", "prompt": "prompt", "resource": "x://resource", "template": "x://template/{name}"}
+    found = {kind: sdk.function_of(server, kind, name) for kind, name in named.items()}
+    assert {kind: function.__name__ for kind, function in found.items() if function} == {k: k for k in named}
+    assert sdk.function_of(server, "tool", "other") is None
+    assert sdk.function_of(LowLevelServer("x"), "tool", "tool") is None

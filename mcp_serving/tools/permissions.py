@@ -31,6 +31,9 @@ class Permissions:
     def forget(self, name: str) -> None:
         self._asked.pop(name, None)
 
+    def asked(self, name: str) -> Asked | None:
+        return self._asked.get(name)
+
     def __contains__(self, name: str) -> bool:
         return name in self._asked
 

@@ -49,6 +49,7 @@ from mcp_serving.notifications.legacy import LegacySessions
 from mcp_serving.threads import DjangoThreads, declare, is_async, not_atomic, thread_of_its_own
 from mcp_serving.tools import request_state
 from mcp_serving.tools.declarations import (
+    Asked,
     Permission,
     checked,
     must_be_called,
@@ -390,6 +391,15 @@ class MCPServer(SDKMCPServer[LifespanResultT]):
             return function
 
         return decorator
+
+    def permission_of(self, kind: str, name: str) -> Asked | None:
+        """What a user needs for a "tool", "resource", "template" or "prompt"; None if everybody may use it.
+
+        Returns:
+            The names of all permissions that are needed, or the callable that decides.
+        """
+        by_kind = {"tool": self._tool_permissions, "prompt": self._prompt_permissions}
+        return by_kind.get(kind, self._resource_permissions).asked(name)
 
     # Registries
 
