@@ -58,7 +58,7 @@ def user_named(name: str) -> AbstractBaseUser:
     except DatabaseError as error:
         raise CommandError(f"--user: the user {name!r} cannot be looked up: {loading.cause_of(error)}.") from error
     finally:
-        connections.close_all()  # the event loop's thread uses none
+        connections.close_all()  # the thread of the event loop makes no further queries
     if not user.is_active:
         raise CommandError(f"--user: the user {name!r} is not active.")
     return user

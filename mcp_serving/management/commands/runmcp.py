@@ -10,17 +10,14 @@ import signal
 import sys
 import traceback
 from argparse import ArgumentParser
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from django.apps import apps
 from django.conf import settings
-from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import BaseCommand, CommandError
-from django.db import DatabaseError, connections
 
 from mcp_serving import conf, errors, loading
+from mcp_serving.management.base import one_line_errors, user_named
 from mcp_serving.sdk_installation import sdk_problem
 from mcp_serving.stdio.streams import StandardStreams
 from mcp_serving.transport import Transport
@@ -29,21 +26,6 @@ if TYPE_CHECKING:
     from django.contrib.auth.models import AbstractBaseUser
 
     from mcp_serving.server import Server
-
-USER_MISTAKES = (
-    ImproperlyConfigured,
-    errors.AccessNotStated,
-    errors.InvalidEndpoint,
-    errors.InvalidHTTPServer,
-    errors.InvalidServer,
-    errors.InvalidShutdownTimeout,
-    errors.InvalidTransport,
-    errors.ListenError,
-    errors.NoApplication,
-    errors.NoHTTPServer,
-    errors.ShutdownTimeout,
-)
-"""Reported in one line, without a traceback."""
 
 
 class Command(BaseCommand):
@@ -113,7 +95,7 @@ class Command(BaseCommand):
 
     def execute(self, *args: Any, **options: Any) -> str | None:
         # The streams are claimed here, before Django's part of the command can print to standard output.
-        with _mistakes_in_one_line():
+        with one_line_errors():
             self._transport = _transport(options["transport"])
         if not self._transport.uses_stdio:
             return super().execute(*args, **options)
@@ -125,7 +107,7 @@ class Command(BaseCommand):
                 self._streams.release()
 
     def handle(self, *args: Any, **options: Any) -> None:
-        with _mistakes_in_one_line():
+        with one_line_errors():
             self._server = self._build(options)
             self._server.run(announce=self._announce, streams=self._streams)
 
@@ -173,22 +155,7 @@ class Command(BaseCommand):
             return None
         if not self._transport.uses_stdio:
             raise CommandError(f"--user {name} is for stdio: over HTTP, each request has its own user.")
-        if not apps.is_installed("django.contrib.auth"):
-            raise CommandError("--user needs 'django.contrib.auth' in INSTALLED_APPS.")
-        from django.contrib.auth import get_user_model
-
-        model = get_user_model()
-        try:
-            user = model._default_manager.get_by_natural_key(name)
-        except model.DoesNotExist:
-            raise CommandError(f"--user: there is no user {name!r}.") from None
-        except DatabaseError as error:
-            raise CommandError(f"--user: the user {name!r} cannot be looked up: {loading.cause_of(error)}.") from error
-        finally:
-            connections.close_all()  # the thread of the event loop makes no further queries
-        if not user.is_active:
-            raise CommandError(f"--user: the user {name!r} is not active.")
-        return user
+        return user_named(name)
 
 
 def _has_room(descriptor: int) -> bool:
@@ -222,14 +189,6 @@ def _transport(option: str | None) -> Transport:
         except errors.InvalidTransport as error:
             raise CommandError(f"MCP_TRANSPORT in the environment: {error}") from error
     return conf.configuration().transport
-
-
-@contextmanager
-def _mistakes_in_one_line() -> Iterator[None]:
-    try:
-        yield
-    except USER_MISTAKES as error:
-        raise CommandError(" ".join(str(error).split())) from error
 
 
 def _exit(status: Any) -> NoReturn:
