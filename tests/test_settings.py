@@ -1,4 +1,8 @@
-"""Everything that can be found wrong is found before anything starts: one line, no traceback, no status 0."""
+"""Every mistake in the settings is reported in one line before anything starts, by ``runmcp`` and by ``check``.
+
+Most tests run in the process of the tests. A few real processes show that the command prints the line, exits with 1
+and writes nothing to standard output.
+"""
 
 from __future__ import annotations
 
@@ -10,24 +14,50 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from django.conf import settings
+from django.core.checks import CheckMessage, run_checks
+from django.core.management import CommandError, call_command
+from django.test import override_settings
 
+from mcp_serving import conf
 from tests.support.harness import MANAGE, ROOT, environment, runmcp
 
+SERVER = {"SERVER": "tests.project.mcp.server"}
 
-def manage(*arguments: str, cwd: Path = ROOT, **changes: str) -> subprocess.CompletedProcess[str]:
+
+def check(*, deploy: bool = False, **changes: Any) -> list[CheckMessage]:
+    """What ``manage.py check --tag mcp_serving`` finds with changed settings."""
+    with override_settings(**changes):
+        return list(run_checks(tags=["mcp_serving"], include_deployment_checks=deploy))
+
+
+def messages(found: list[CheckMessage], number: str) -> list[str]:
+    return [message.msg for message in found if message.id == f"mcp_serving.{number}"]
+
+
+def refusal(*arguments: str, **changes: Any) -> str:
+    """The error of ``runmcp`` in the process of the tests, which is one line."""
+    with override_settings(**changes), pytest.raises(CommandError) as refused:
+        call_command("runmcp", *arguments)
+    message = str(refused.value)
+    assert "\n" not in message
+    return message
+
+
+def manage(*arguments: str, **changes: str) -> subprocess.CompletedProcess[str]:
+    """A real process of the test project."""
     return subprocess.run(
         [*MANAGE, *arguments],
         env=environment(**changes),
-        cwd=cwd,
+        cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=60,
         stdin=subprocess.DEVNULL,
     )
 
 
-def settings(**values: Any) -> dict[str, str]:
-    return {"TEST_MCP_SERVING": json.dumps({"SERVER": "tests.project.mcp.server", **values})}
+# The setting
 
 
 WRONG_SETTINGS = {
@@ -37,7 +67,7 @@ WRONG_SETTINGS = {
         r"'websocket' is not a transport; allowed are: stdio, http, both",
     ),
     "timeout of a wrong type": ({"SHUTDOWN_TIMEOUT": "soon"}, "the shutdown timeout is 'soon'"),
-    "timeout that no float can hold": ({"SHUTDOWN_TIMEOUT": 10**400}, "the shutdown timeout is 10{400};"),
+    "timeout too large for a float": ({"SHUTDOWN_TIMEOUT": 10**400}, "the shutdown timeout is 10{400};"),
     "negative timeout": ({"SHUTDOWN_TIMEOUT": -1}, "the shutdown timeout is -1"),
     "module that does not exist": ({"SERVER": "tests.nowhere.server"}, "no module 'tests.nowhere'"),
     "channel layer that does not exist": (
@@ -51,23 +81,43 @@ WRONG_SETTINGS = {
 
 @pytest.mark.parametrize(("values", "message"), WRONG_SETTINGS.values(), ids=WRONG_SETTINGS)
 def test_a_wrong_setting_is_one_line_in_runmcp_and_an_error_of_check(values: dict[str, Any], message: str) -> None:
-    command = manage("runmcp", **settings(**values))
-    assert command.returncode == 1
-    assert command.stdout == ""
-    assert len(command.stderr.splitlines()) == 1
-    assert "MCP_SERVING" in command.stderr
-    check = manage("check", **settings(**values))
-    assert check.returncode == 1
-    assert "mcp_serving.E001" in check.stderr
-    for text in (command.stderr, check.stderr):
+    setting = {**SERVER, **values}
+    (found,) = messages(check(MCP_SERVING=setting), "E001")
+    for text in (refusal(MCP_SERVING=setting), found):
+        assert text.startswith("MCP_SERVING")
         assert re.search(message, text, re.IGNORECASE), text
-        assert "Traceback" not in text
 
 
-def test_a_setting_that_is_no_dict_is_refused() -> None:
-    command = manage("runmcp", TEST_MCP_SERVING='["SERVER"]')
-    assert "MCP_SERVING is ['SERVER']; it must be a dict" in command.stderr
-    assert command.returncode == 1
+def test_runmcp_and_check_exit_with_1_and_one_line_for_a_wrong_setting() -> None:
+    wrong = {"TEST_MCP_SERVING": json.dumps({**SERVER, "TRANSPORT": "websocket"})}
+    command = manage("runmcp", **wrong)
+    assert (command.returncode, command.stdout) == (1, "")
+    assert command.stderr == (
+        "CommandError: MCP_SERVING['TRANSPORT']: 'websocket' is not a transport; allowed are: stdio, http, both.\n"
+    )
+    checked = manage("check", **wrong)
+    assert checked.returncode == 1
+    assert "mcp_serving.E001" in checked.stderr
+    assert "Traceback" not in checked.stderr
+
+
+def test_a_setting_that_is_not_a_dict_is_refused() -> None:
+    assert "MCP_SERVING is ['SERVER']; it must be a dict" in refusal(MCP_SERVING=["SERVER"])
+
+
+def test_the_setting_is_read_once_and_again_after_a_change() -> None:
+    with override_settings(MCP_SERVING={"SHUTDOWN_TIMEOUT": 1}):
+        first = conf.configuration()
+        assert conf.configuration() is first
+        assert first.shutdown_timeout == 1.0
+        with override_settings(
+            MCP_SERVING={"SHUTDOWN_TIMEOUT": 2, "CHANNEL_LAYER": "other"}, CHANNEL_LAYERS={"other": {}}
+        ):
+            assert conf.configuration().shutdown_timeout == 2.0
+        assert conf.configuration().shutdown_timeout == 1.0
+
+
+# The server and its path
 
 
 WRONG_PATHS = {
@@ -82,92 +132,84 @@ WRONG_PATHS = {
 
 
 @pytest.mark.parametrize(("path", "message"), WRONG_PATHS.values(), ids=WRONG_PATHS)
-def test_a_path_that_does_not_lead_to_a_server_is_one_line_in_runmcp_and_an_error_of_deploy_checks(
+def test_a_path_to_something_else_than_a_server_is_one_line_in_runmcp_and_an_error_of_deploy_checks(
     path: str, message: str
 ) -> None:
-    command = manage("runmcp", **settings(SERVER=path))
-    assert command.returncode == 1
-    assert len(command.stderr.splitlines()) == 1
-    check = manage("check", "--deploy", **settings(SERVER=path))
-    assert check.returncode == 1
-    assert "mcp_serving.E003" in check.stderr
-    for text in (command.stderr, check.stderr):
+    setting = {"SERVER": path}
+    (found,) = messages(check(deploy=True, MCP_SERVING=setting), "E003")
+    for text in (refusal(MCP_SERVING=setting), found):
         assert re.search(message, text), text
-        assert "Traceback" not in text
 
 
-def test_the_place_of_a_mistake_is_named_only_where_it_is_in_the_project() -> None:
-    elsewhere = manage("runmcp", "--server", "tests.nowhere.server")
-    assert elsewhere.stderr == (
-        "CommandError: --server: 'tests.nowhere.server' cannot be imported: there is no module 'tests.nowhere'.\n"
+def test_an_error_in_the_projects_code_is_one_line_without_a_traceback() -> None:
+    command = manage("runmcp", TEST_MCP_SERVING='{"SERVER": "tests.project.broken_module.server"}')
+    assert command.returncode == 1
+    assert re.fullmatch(r"CommandError: .*ZeroDivisionError.*broken_module.py, line 1\)\.\n", command.stderr)
+
+
+def test_an_error_names_a_file_only_if_the_mistake_is_in_it() -> None:
+    assert refusal("--server", "tests.nowhere.server") == (
+        "--server: 'tests.nowhere.server' cannot be imported: there is no module 'tests.nowhere'."
     )
 
 
-def test_what_a_module_says_when_it_exits_is_said() -> None:
+def test_the_text_of_a_module_that_exits_is_printed() -> None:
     command = manage("runmcp", "--server", "tests.project.exits.server")
     assert command.stderr == "set SHOP_URL first\n"
     assert command.returncode == 1
 
 
-def test_the_http_servers_path_is_imported_by_deploy_checks() -> None:
-    check = manage("check", "--deploy", **settings(HTTP_SERVER="tests.project.serving.nothing"))
-    assert "mcp_serving.E004" in check.stderr
+def test_without_a_server_the_error_says_what_to_set() -> None:
+    assert "set MCP_SERVING = {'SERVER': 'project.mcp.server'} or give --server PATH" in refusal(MCP_SERVING={})
 
 
-@pytest.mark.parametrize("transport", ["http", "both"])
-def test_http_without_an_http_server_is_refused(transport: str) -> None:
-    command = manage("runmcp", "--transport", transport, **settings())
-    assert command.returncode == 1
-    assert command.stderr.startswith("CommandError: ")
-    assert "MCP_SERVING['HTTP_SERVER']" in command.stderr
-    assert len(command.stderr.splitlines()) == 1
-
-
-@pytest.mark.parametrize("path", ["tests.project.mcp:server", "server", "tests.nowhere.server"])
-def test_an_option_that_is_no_path_is_named_in_one_line(path: str) -> None:
-    command = manage("runmcp", "--server", path)
-    assert command.returncode == 1
-    assert command.stderr.startswith(f"CommandError: --server: {path!r} ")
-    assert len(command.stderr.splitlines()) == 1
-
-
-def test_without_debug_the_allowed_hosts_have_to_be_named_before_it_listens() -> None:
-    command = manage("runmcp", "--transport", "http", TEST_DEBUG="0", TEST_ALLOWED_HOSTS="[]")
-    assert command.returncode == 1
-    assert command.stderr.startswith("CommandError: With DEBUG off, ALLOWED_HOSTS must have the host names")
-
-
-def test_no_server_at_all_is_refused_with_what_to_set() -> None:
-    command = manage("runmcp", TEST_MCP_SERVING="{}")
-    assert command.returncode == 1
-    assert "set MCP_SERVING = {'SERVER': 'project.mcp.server'} or give --server PATH" in command.stderr
-
-
-def test_an_option_overrides_the_environment_which_overrides_the_setting() -> None:
-    wrong_setting = settings(TRANSPORT="http")
-    over_environment = manage("runmcp", "--transport", "stdio", MCP_TRANSPORT="http", **wrong_setting)
-    assert "is on standard input and output" in over_environment.stderr
-    over_setting = manage("runmcp", MCP_TRANSPORT=" STDIO ", **wrong_setting)
-    assert "is on standard input and output" in over_setting.stderr
-    assert over_environment.returncode == over_setting.returncode == 0
-
-
-def test_a_wrong_transport_in_the_environment_says_where_it_comes_from() -> None:
-    command = manage("runmcp", MCP_TRANSPORT="carrier pigeon")
-    assert command.stderr.startswith("CommandError: MCP_TRANSPORT in the environment: 'carrier pigeon'")
-    assert command.returncode == 1
-
-
-def test_the_server_may_be_given_as_an_option_and_be_made_by_a_callable() -> None:
+def test_the_server_may_be_an_option_and_may_be_created_by_a_callable() -> None:
     command = manage("runmcp", "--server", "tests.project.mcp.make_server", TEST_MCP_SERVING="{}")
     assert "MCP server made-server (1 tool) is on standard input and output" in command.stderr
     assert command.returncode == 0
 
 
-def test_a_server_that_offers_nothing_is_served_with_a_warning() -> None:
+def test_an_empty_server_is_served_with_a_warning() -> None:
     command = manage("runmcp", "--server", "tests.project.mcp.empty")
     assert "empty-server has no tool, no resource and no prompt" in command.stderr
     assert command.returncode == 0
+
+
+# Options and the environment
+
+
+@pytest.mark.parametrize("path", ["tests.project.mcp:server", "server", "tests.nowhere.server"])
+def test_an_option_that_is_not_a_path_is_named_in_one_line(path: str) -> None:
+    assert refusal("--server", path).startswith(f"--server: {path!r} ")
+
+
+@pytest.mark.parametrize("transport", ["http", "both"])
+def test_http_without_an_http_server_is_refused(transport: str) -> None:
+    assert "MCP_SERVING['HTTP_SERVER']" in refusal("--transport", transport, MCP_SERVING=SERVER)
+
+
+def test_an_option_overrides_the_environment_which_overrides_the_setting(monkeypatch: pytest.MonkeyPatch) -> None:
+    setting = {**SERVER, "TRANSPORT": "http"}
+    monkeypatch.setenv("MCP_TRANSPORT", " BOTH ")
+    assert "Transport 'both'" in refusal(MCP_SERVING=setting)
+    assert "Transport 'http'" in refusal("--transport", "http", MCP_SERVING=setting)
+    monkeypatch.delenv("MCP_TRANSPORT")
+    assert "Transport 'http'" in refusal(MCP_SERVING=setting)
+
+
+def test_a_wrong_transport_in_the_environment_is_an_error_that_names_the_variable(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("MCP_TRANSPORT", "carrier pigeon")
+    assert refusal().startswith("MCP_TRANSPORT in the environment: 'carrier pigeon'")
+
+
+def test_without_debug_the_allowed_hosts_must_be_set_before_it_listens() -> None:
+    message = refusal("--transport", "http", DEBUG=False, ALLOWED_HOSTS=[])
+    assert message.startswith("With DEBUG off, ALLOWED_HOSTS must have the host names")
+
+
+# The SDK
 
 
 @pytest.mark.parametrize("name", ["mcp.py", "mcp/__init__.py"])
@@ -191,46 +233,59 @@ def test_an_app_named_mcp_that_hides_the_sdk_is_named(tmp_path: Path) -> None:
     assert command.returncode == 1
 
 
-def test_atomic_requests_and_a_wsgi_runserver_are_told_by_check() -> None:
-    databases = json.dumps({"default": {"ENGINE": "django.db.backends.sqlite3", "ATOMIC_REQUESTS": True}})
-    check = manage("check", TEST_DATABASES=databases)
-    assert check.returncode == 0
-    assert "mcp_serving.I001" in check.stderr
-    assert "mcp_serving.I002" in check.stderr
-    assert "mcp_serving.I002" not in manage("check", TEST_APPS='["daphne"]').stderr
+# The other checks
 
 
-def test_the_checks_have_the_apps_name_for_a_tag() -> None:
-    check = manage("check", "--tag", "mcp_serving", **settings(TRANSPORT="pigeon"))
-    assert "mcp_serving.E001" in check.stderr
+def test_check_reports_atomic_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(settings.DATABASES["default"], "ATOMIC_REQUESTS", True)
+    (found,) = messages(check(), "I001")
+    assert "only the sync functions of an mcp_serving.MCPServer run in a transaction" in found
 
 
-def test_deploy_checks_say_what_a_server_of_the_sdks_own_class_goes_without() -> None:
-    check = manage("check", "--deploy")
-    assert "mcp_serving.I003" in check.stderr
-    assert "Use mcp_serving.MCPServer" in check.stderr
+def test_check_reports_a_runserver_that_does_not_serve_the_mount() -> None:
+    assert messages(check(), "I002")
+    assert not messages(check(INSTALLED_APPS=["daphne", "mcp_serving"]), "I002")
+
+
+def test_deploy_checks_import_the_http_server() -> None:
+    found = check(deploy=True, MCP_SERVING={**SERVER, "HTTP_SERVER": "tests.project.serving.nothing"})
+    assert len(messages(found, "E004")) == 1
+
+
+def test_deploy_checks_report_a_server_of_the_sdks_own_class() -> None:
+    (found,) = [message for message in check(deploy=True, MCP_SERVING=SERVER) if message.id == "mcp_serving.I003"]
+    assert "Use mcp_serving.MCPServer" in str(found.hint)
+
+
+GATED = {
+    "MCP_SERVING": {"SERVER": "tests.project.gated.server"},
+    "ASGI_APPLICATION": "tests.project.gated.application",
+}
 
 
 def test_deploy_checks_warn_of_write_tools_behind_handlers_that_cannot_ask_older_clients() -> None:
-    gated = settings(SERVER="tests.project.gated.server")
-    check = manage("check", "--deploy", TEST_ASGI_APPLICATION="tests.project.gated.application", **gated)
-    warnings = [line for line in check.stderr.splitlines() if "mcp_serving.W001" in line]
+    warnings = messages(check(deploy=True, **GATED), "W001")
     assert len(warnings) == 2
-    for said in ("The handler at /stateless has stateless_http=True", "The handler at /json has json_response=True"):
-        assert any(said in line for line in warnings)
-    assert all("cannot use delete_everything through it" in line for line in warnings)
-
-
-def test_deploy_checks_warn_of_a_channel_layer_that_reaches_no_other_process_once_debug_is_off() -> None:
-    layers = json.dumps({"default": {"BACKEND": "channels.layers.InMemoryChannelLayer"}})
-    for debug, warned in (("0", True), ("1", False)):
-        check = manage("check", "--deploy", TEST_CHANNEL_LAYERS=layers, TEST_DEBUG=debug)
-        assert ("mcp_serving.W003" in check.stderr) == warned
-    assert "mcp_serving.W003" not in manage("check", "--deploy", TEST_DEBUG="0").stderr
+    for option in ("The handler at /stateless has stateless_http=True", "The handler at /json has json_response=True"):
+        assert any(option in warning for warning in warnings)
+    assert all("cannot use delete_everything through it" in warning for warning in warnings)
 
 
 IN_MEMORY = {"default": {"BACKEND": "channels.layers.InMemoryChannelLayer"}}
 REDIS = {"default": {"BACKEND": "channels_redis.core.RedisChannelLayer", "CONFIG": {"hosts": ["redis://127.0.0.1"]}}}
+MISSING = {"default": {"BACKEND": "channels_redis.core.RedisChannelLayers"}}
+
+
+@pytest.mark.parametrize(
+    ("layers", "debug", "is_warned"), [(IN_MEMORY, False, True), (IN_MEMORY, True, False), ({}, False, False)]
+)
+def test_deploy_checks_warn_of_an_in_memory_channel_layer_with_debug_off(
+    layers: dict[str, Any], debug: bool, is_warned: bool
+) -> None:
+    found = check(deploy=True, CHANNEL_LAYERS=layers, DEBUG=debug)
+    assert bool(messages(found, "W003")) == is_warned
+
+
 WEB_CONCURRENCY = {"WEB_CONCURRENCY": "2"}
 
 
@@ -245,38 +300,40 @@ WEB_CONCURRENCY = {"WEB_CONCURRENCY": "2"}
         ({}, {}, False),
     ],
 )
-def test_deploy_checks_warn_of_sessions_in_several_workers_that_have_no_layer_in_common(
-    workers: dict[str, str], layers: dict[str, Any], is_warned: bool
+def test_deploy_checks_warn_of_sessions_in_several_workers_without_a_shared_channel_layer(
+    workers: dict[str, str], layers: dict[str, Any], is_warned: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    gated = settings(SERVER="tests.project.gated.server")
-    project = {"TEST_ASGI_APPLICATION": "tests.project.gated.application", "TEST_CHANNEL_LAYERS": json.dumps(layers)}
-    check = manage("check", "--deploy", **gated, **project, **workers)
-    warnings = [line for line in check.stderr.splitlines() if "mcp_serving.W002" in line]
-    assert len(warnings) == (2 if is_warned else 0), check.stderr
+    for name in ("WEB_CONCURRENCY", "GRANIAN_WORKERS"):
+        monkeypatch.delenv(name, raising=False)
     for name, number in workers.items():
-        assert all(f"{name}={number} starts several workers" in line for line in warnings)
-    assert not any("/stateless" in line for line in warnings)
+        monkeypatch.setenv(name, number)
+    warnings = messages(check(deploy=True, CHANNEL_LAYERS=layers, **GATED), "W002")
+    with_sessions = [
+        place for place in ("/json", "/both-generations") if any(f"at {place}:" in each for each in warnings)
+    ]
+    assert len(with_sessions) == (2 if is_warned else 0)
+    for name, number in workers.items():
+        assert all(warning.startswith(f"{name}={number} starts several workers") for warning in warnings)
+    assert not any("/stateless" in warning for warning in warnings)
 
 
 @pytest.mark.parametrize("transport", ["stdio", "http"])
-def test_a_channel_layer_that_cannot_be_made_is_one_line_in_runmcp(transport: str) -> None:
-    layers = json.dumps({"default": {"BACKEND": "channels_redis.core.RedisChannelLayers"}})
-    http = {"HTTP_SERVER": "tests.project.serving.build_daphne"} if transport == "http" else {}
-    command = manage("runmcp", "--transport", transport, **settings(**http), TEST_CHANNEL_LAYERS=layers)
-    assert command.returncode == 1
-    assert re.fullmatch(r"CommandError: CHANNEL_LAYERS\['default'\]: .*RedisChannelLayers.*\n", command.stderr)
+def test_a_channel_layer_that_cannot_be_created_is_one_line_in_runmcp(transport: str) -> None:
+    setting = {**SERVER, "HTTP_SERVER": "tests.project.serving.build_daphne"}
+    message = refusal("--transport", transport, MCP_SERVING=setting, CHANNEL_LAYERS=MISSING)
+    assert re.fullmatch(r"CHANNEL_LAYERS\['default'\]: .*RedisChannelLayers.*", message)
 
 
-def test_deploy_checks_find_a_channel_layer_that_cannot_be_made() -> None:
-    layers = json.dumps({"default": {"BACKEND": "channels_redis.core.RedisChannelLayers"}})
-    check = manage("check", "--deploy", TEST_CHANNEL_LAYERS=layers)
-    assert "mcp_serving.E007) CHANNEL_LAYERS['default']: " in check.stderr
-    assert "RedisChannelLayers" in check.stderr
-    assert "Traceback" not in check.stderr
-    assert check.returncode == 1
+def test_deploy_checks_report_a_channel_layer_that_cannot_be_created() -> None:
+    (found,) = messages(check(deploy=True, MCP_SERVING=SERVER, CHANNEL_LAYERS=MISSING), "E007")
+    assert found.startswith("CHANNEL_LAYERS['default']: ")
+    assert "RedisChannelLayers" in found
 
 
-def test_the_mcp_module_of_an_installed_app_is_imported_when_the_server_is_wanted() -> None:
+# The mcp modules of apps
+
+
+def test_the_mcp_module_of_an_installed_app_is_imported_when_the_server_is_needed() -> None:
     with_app = {"TEST_APPS": '["tests.project.reusable"]'}
     command = manage("runmcp", "--server", "tests.project.mcp.empty", **with_app)
     assert "MCP server empty-server (1 tool)" in command.stderr
@@ -287,13 +344,19 @@ def test_the_mcp_module_of_an_installed_app_is_imported_when_the_server_is_wante
     assert failing.returncode == 1
 
 
-def test_text_that_the_command_or_django_would_print_on_standard_output_goes_to_standard_error() -> None:
+# What is imported, and where text is printed
+
+
+def test_text_that_the_project_or_django_prints_goes_to_standard_error() -> None:
     with runmcp("--server", "tests.project.talkative.server") as process:
+        process.wait_for("is on standard input and output")
         assert process.popen.stdin is not None
         process.popen.stdin.close()
         assert process.wait() == 0
         assert process.output() == b""
         assert "printed while the server module was imported" in process.errors
+        # And this project, whose INSTALLED_APPS has no "daphne", has not loaded it for stdio.
+        assert "of Daphne and Twisted it has loaded []" in process.errors
 
 
 @pytest.mark.parametrize("command", ["check", "migrate"])
@@ -310,7 +373,7 @@ def test_having_the_app_installed_loads_neither_the_sdk_nor_daphne_in_other_comm
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=60,
     )
     assert done.stderr.splitlines()[-1] == "[]", done.stderr
 
@@ -324,22 +387,13 @@ def test_importing_the_package_touches_no_settings_and_loads_no_daphne() -> None
     )
     env = environment()
     del env["DJANGO_SETTINGS_MODULE"]
-    subprocess.run([sys.executable, "-c", script], env=env, cwd=ROOT, check=True, timeout=30)
+    subprocess.run([sys.executable, "-c", script], env=env, cwd=ROOT, check=True, timeout=60)
 
 
-def test_every_public_name_exists_and_an_unknown_one_does_not() -> None:
+def test_every_public_name_exists_and_an_unknown_name_is_an_attribute_error() -> None:
     import mcp_serving
 
     for name in mcp_serving.__all__:
         assert getattr(mcp_serving, name).__name__ == name
     with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
         mcp_serving.nonsense  # noqa: B018
-
-
-def test_stdio_loads_neither_daphne_nor_twisted_where_the_project_does_not_list_daphne() -> None:
-    with runmcp("--server", "tests.project.talkative.server") as process:
-        process.wait_for("is on standard input and output")
-        assert process.popen.stdin is not None
-        process.popen.stdin.close()
-        assert process.wait() == 0
-        assert "of Daphne and Twisted it has loaded []" in process.errors

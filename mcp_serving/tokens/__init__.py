@@ -1,7 +1,7 @@
-"""Bearer tokens of Django users: a model, a page of the admin, a command, and the verifier that a handler takes.
+"""Bearer tokens of Django users: a model, a page of the admin, a command, and a verifier for the handler.
 
-An app of its own, so that projects with other tokens get no table: list ``"mcp_serving.tokens"`` in
-``INSTALLED_APPS``. As in ``mcp_serving``, the MCP SDK is not loaded before the verifier is used.
+It is a Django app of its own, so that a project without it has no table: add ``"mcp_serving.tokens"`` to
+``INSTALLED_APPS``. Importing it does not load the MCP SDK; using the verifier does.
 """
 
 from __future__ import annotations

@@ -15,7 +15,8 @@ from django.utils import timezone
 
 from mcp_serving.tokens.models import DEFAULT_LIFETIME, Token, key_id_of
 
-ASKED = ("user", "name", "scope", "expires")
+FORM_FIELDS = ("user", "name", "scope", "expires")
+"""What the form for a new token asks for."""
 
 
 @admin.register(Token)
@@ -37,10 +38,12 @@ class TokenAdmin(admin.ModelAdmin):
     def state_label(self, token: Token) -> str:
         return str(token.state.label)
 
-    # The form. What a token is and may is settled when it is issued: whoever holds it relies on that.
+    # The form. After a token is issued, only its name can be changed, because its client relies on the rest.
 
     def get_fields(self, request: HttpRequest, obj: Token | None = None) -> tuple[str, ...]:
-        return ASKED if obj is None else (*ASKED, "prefix", "state_label", "created", "revoked", "last_used")
+        return (
+            FORM_FIELDS if obj is None else (*FORM_FIELDS, "prefix", "state_label", "created", "revoked", "last_used")
+        )
 
     def get_readonly_fields(self, request: HttpRequest, obj: Token | None = None) -> tuple[str, ...]:
         return () if obj is None else tuple(field for field in self.get_fields(request, obj) if field != "name")
@@ -53,7 +56,7 @@ class TokenAdmin(admin.ModelAdmin):
         self, db_field: ForeignKey[Any, Any], request: HttpRequest, **kwargs: Any
     ) -> ModelChoiceField | None:
         if db_field.name == "user" and not _may_act_as_others(request):
-            kwargs["queryset"] = get_user_model()._default_manager.filter(pk=request.user.pk)  # type: ignore[misc] # who is logged in
+            kwargs["queryset"] = get_user_model()._default_manager.filter(pk=request.user.pk)  # type: ignore[misc] # the user is logged in, so it has a pk
         return super().formfield_for_foreignkey(db_field, request, **kwargs)
 
     def get_autocomplete_fields(self, request: HttpRequest) -> tuple[str, ...]:
@@ -63,12 +66,12 @@ class TokenAdmin(admin.ModelAdmin):
             searchable = ()
         return ("user",) if searchable and _may_act_as_others(request) else ()
 
-    # The one response that has the token in it
+    # The only response that contains the token
 
     def add_view(
         self, request: HttpRequest, form_url: str = "", extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:
-        # The other buttons lead away from the page that shows the token.
+        # The other buttons of the form lead to pages that do not show the token.
         only_save = {"show_save_and_add_another": False, "show_save_and_continue": False}
         return super().add_view(request, form_url, {**(extra_context or {}), **only_save})
 
@@ -78,8 +81,8 @@ class TokenAdmin(admin.ModelAdmin):
         super().save_model(request, obj, form, change)
 
     def response_add(self, request: HttpRequest, obj: Token, post_url_continue: str | None = None) -> HttpResponse:
-        # In the answer itself: a message would put the token into a cookie or the session, a redirect into a URL.
-        # The admin forbids every cache to keep its pages.
+        # The response itself shows the token. A message would store it in a cookie or the session, and a redirect
+        # would put it into a URL. The admin's responses have headers that forbid caching.
         context = {
             **self.admin_site.each_context(request),
             "title": "The new token",
@@ -100,7 +103,9 @@ class TokenAdmin(admin.ModelAdmin):
 
 
 def _may_act_as_others(request: HttpRequest) -> bool:
-    """Whether the user may issue tokens for others, and so act as them: only who may change users, and so could
-    give them a password."""
+    """Whether the user may issue tokens for other users, and so act as them.
+
+    It needs the permission to change users, with which they could set the other user's password, too.
+    """
     options = get_user_model()._meta
     return request.user.has_perm(f"{options.app_label}.{get_permission_codename('change', options)}")

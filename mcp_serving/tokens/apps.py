@@ -6,7 +6,7 @@ class TokensConfig(AppConfig):
     name = "mcp_serving.tokens"
     label = "mcp_tokens"
     verbose_name = "MCP tokens"
-    default_auto_field = "django.db.models.BigAutoField"  # whatever the project's is, the migration fits
+    default_auto_field = "django.db.models.BigAutoField"  # so that the migration fits every project
 
     def ready(self) -> None:
         from mcp_serving.tokens.checks import check_users

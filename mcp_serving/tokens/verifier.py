@@ -1,3 +1,5 @@
+"""Verifies bearer tokens for ``StreamableHTTPHandler``."""
+
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
@@ -13,12 +15,12 @@ from mcp_serving.threads import InPool
 if TYPE_CHECKING:
     from django.contrib.auth.models import AbstractBaseUser
 
-MOST_THREADS = 4
-"""How many tokens are looked up at once, and so how many database connections that takes: each is one short query."""
+MAX_THREADS = 4
+"""How many tokens are looked up at the same time. Each lookup is one short query on a database connection."""
 
 
 class UserAccessToken(AccessToken):
-    """What the SDK is told of a token, with its user along; neither the user nor the text is in its ``repr``."""
+    """The SDK's ``AccessToken`` with the Django user. Its ``repr`` has neither the user nor the text of the token."""
 
     token: str = Field(repr=False)
     _user: AbstractBaseUser = PrivateAttr()
@@ -37,27 +39,27 @@ class UserTokenVerifier(TokenVerifier):
     def __init__(self) -> None:
         if apps.ready and not apps.is_installed("mcp_serving.tokens"):
             raise ImproperlyConfigured("UserTokenVerifier needs 'mcp_serving.tokens' in INSTALLED_APPS.")
-        # Not the one thread that all of a process share: there, one slow query would hold up every request.
-        self._pool = ThreadPoolExecutor(MOST_THREADS, thread_name_prefix="mcp-serving-tokens")
+        # Threads of its own: in asgiref's shared thread, one slow query would block every request.
+        self._pool = ThreadPoolExecutor(MAX_THREADS, thread_name_prefix="mcp-serving-tokens")
 
     async def verify_token(self, token: str) -> AccessToken | None:
-        """The token if it is valid now, and its user active; else None.
+        """The token if it is valid now and its user is active, otherwise None.
 
-        Its ``client_id`` is the token's own (``mcp_`` and the key id), its ``subject`` the user's primary key.
+        Its ``client_id`` is ``mcp_`` and the key id. Its ``subject`` is the primary key of the user.
 
         Raises:
-            django.db.Error: the database could not be asked.
+            django.db.Error: the query failed.
         """
         found: AccessToken | None = await InPool(_look_up, thread_sensitive=False, executor=self._pool)(token)
         return found
 
     async def user_for_token(self, token: AccessToken) -> AbstractBaseUser | None:
-        """The Django user of a token that ``verify_token`` has returned; None for any other. Makes no query."""
+        """The Django user of a token from ``verify_token``; None for other tokens. Makes no query."""
         return token._user if isinstance(token, UserAccessToken) else None
 
 
 def _look_up(text: str) -> UserAccessToken | None:
-    from mcp_serving.tokens.models import Token  # which cannot be imported before Django is set up
+    from mcp_serving.tokens.models import Token  # models can be imported only after django.setup()
 
     row = Token.objects.verify(text)
     if row is None:

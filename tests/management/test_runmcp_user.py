@@ -43,13 +43,13 @@ def test_the_named_user_sees_the_tools_of_their_role(mode: str, shop: dict[str, 
     assert manager - clerk == {"refund_order"}
 
 
-def test_an_unknown_user_is_one_line(shop: dict[str, str]) -> None:
+def test_an_unknown_user_is_an_error_in_one_line(shop: dict[str, str]) -> None:
     done = runmcp(shop, "--user", "stranger")
     assert done.returncode == 1
     assert done.stderr == "CommandError: --user: there is no user 'stranger'.\n"
 
 
-def test_an_inactive_user_is_one_line(shop: dict[str, str]) -> None:
+def test_an_inactive_user_is_an_error_in_one_line(shop: dict[str, str]) -> None:
     shell = [sys.executable, "manage.py", "shell", "--verbosity", "0", "-c"]
     subprocess.run([*shell, CREATE], cwd=ROOT, env=shop, check=True)
     done = runmcp(shop, "--user", "gone")
@@ -58,7 +58,7 @@ def test_an_inactive_user_is_one_line(shop: dict[str, str]) -> None:
     assert done.stderr == "CommandError: --user: the user 'gone' is not active.\n"
 
 
-def test_a_user_who_cannot_be_looked_up_is_one_line(shop: dict[str, str]) -> None:
+def test_a_failed_lookup_of_the_user_is_an_error_in_one_line(shop: dict[str, str]) -> None:
     done = runmcp({**shop, "EXAMPLE_DB": ":memory:"}, "--user", "clerk")
     assert done.returncode == 1
     assert done.stderr.startswith("CommandError: --user: the user 'clerk' cannot be looked up: OperationalError")

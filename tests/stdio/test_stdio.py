@@ -50,7 +50,7 @@ def text(result: Any) -> str:
 
 
 @pytest.mark.parametrize("mode", ["auto", "legacy"])
-def test_the_sdks_client_lists_calls_reads_and_prompts(mode: str, events: Events) -> None:
+def test_the_sdks_client_uses_tools_resources_and_prompts(mode: str, events: Events) -> None:
     async def talk() -> None:
         progress: list[tuple[float, str | None]] = []
 
@@ -74,7 +74,7 @@ def test_the_sdks_client_lists_calls_reads_and_prompts(mode: str, events: Events
     assert events.all() == ["lifespan entered", "lifespan left"]
 
 
-def test_a_tool_asks_the_user_in_the_middle_of_its_call() -> None:
+def test_a_tool_asks_the_user_during_its_call() -> None:
     async def answer(_: ClientRequestContext, asked: ElicitRequestParams) -> ElicitResult:
         assert asked.message == "Which word?"
         return ElicitResult(action="accept", content={"word": "yes"})
@@ -101,7 +101,7 @@ def test_a_cancelled_call_stops_its_tool(mode: str, events: Events) -> None:
     assert events.all() == ["lifespan entered", "slow started", "slow cancelled", "slow finally", "lifespan left"]
 
 
-def test_piped_lines_are_answered_before_the_process_exits(events: Events) -> None:
+def test_piped_requests_are_answered_before_the_process_exits(events: Events) -> None:
     last = json.dumps(call(2, "echo", text="without a newline")).encode()
     piped = lines(INITIALIZE, INITIALIZED, call(1, "slow", seconds=1)) + last
     done = subprocess.run(
@@ -115,7 +115,7 @@ def test_piped_lines_are_answered_before_the_process_exits(events: Events) -> No
 
 
 @pytest.mark.parametrize("buffering", [{}, {"PYTHONUNBUFFERED": "1"}], ids=["buffered", "unbuffered"])
-def test_nothing_that_a_tool_does_to_standard_output_reaches_the_wire(buffering: dict[str, str]) -> None:
+def test_nothing_that_a_tool_writes_to_standard_output_reaches_the_client(buffering: dict[str, str]) -> None:
     with runmcp(env=buffering) as process:
         process.send(INITIALIZE, INITIALIZED, call(1, "shout"), call(2, "immediate", text="after it"))
         process.popen.stdin.close()  # type: ignore[union-attr]
@@ -134,7 +134,7 @@ def test_nothing_that_a_tool_does_to_standard_output_reaches_the_wire(buffering:
         assert printed in process.errors
 
 
-def test_what_is_printed_at_import_and_at_exit_does_not_reach_the_wire() -> None:
+def test_text_printed_at_import_and_at_exit_does_not_reach_the_client() -> None:
     with runmcp("--server", "tests.project.talkative.server") as process:
         process.send(INITIALIZE, INITIALIZED, call(1, "echo", text="quiet"))
         process.popen.stdin.close()  # type: ignore[union-attr]
@@ -147,7 +147,7 @@ def test_what_is_printed_at_import_and_at_exit_does_not_reach_the_wire() -> None
 # What standard input and output may be
 
 
-def test_a_regular_file_on_both_sides_is_read_to_its_end_and_answered(tmp_path: Path) -> None:
+def test_regular_files_can_be_standard_input_and_output(tmp_path: Path) -> None:
     (tmp_path / "in").write_bytes(lines(*CONVERSATION))
     with (
         open(tmp_path / "in", "rb") as stdin,
@@ -161,7 +161,7 @@ def test_a_regular_file_on_both_sides_is_read_to_its_end_and_answered(tmp_path: 
 @pytest.mark.parametrize(
     ("shared", "blocking"), [(True, True), (False, False)], ids=["one for both", "non-blocking, one each way"]
 )
-def test_sockets_on_both_sides_carry_a_conversation(shared: bool, blocking: bool) -> None:
+def test_sockets_can_be_standard_input_and_output(shared: bool, blocking: bool) -> None:
     to_server, stdin = socket.socketpair()
     from_server, stdout = (to_server.dup(), stdin.dup()) if shared else socket.socketpair()
     with to_server, from_server, stdin, stdout, from_server.makefile("rb") as answers:
@@ -177,7 +177,7 @@ def test_sockets_on_both_sides_carry_a_conversation(shared: bool, blocking: bool
             assert process.wait() == 0
 
 
-def test_a_terminal_on_both_sides_is_told_that_a_client_is_expected() -> None:
+def test_at_a_terminal_a_line_says_that_a_client_is_expected() -> None:
     with at_a_terminal() as (process, terminal):
         process.wait_for("This is a terminal: an MCP client is expected there")
         terminal.type(lines(CONVERSATION[0]))
@@ -188,7 +188,7 @@ def test_a_terminal_on_both_sides_is_told_that_a_client_is_expected() -> None:
         assert process.wait() == 0
 
 
-def test_dev_null_on_standard_input_ends_it_at_once_and_says_why() -> None:
+def test_dev_null_as_standard_input_ends_the_process_at_once_with_the_reason() -> None:
     with runmcp(stdin=subprocess.DEVNULL) as process:
         assert process.wait() == 0
     assert "standard input is /dev/null" in process.errors
@@ -208,7 +208,7 @@ def test_it_ends_cleanly_where_it_is_started_with_closed_descriptors(closed: str
 
 
 @pytest.mark.parametrize("nowhere", [">/dev/null", ">&-"])
-def test_where_its_output_goes_nowhere_it_serves_to_the_end_of_its_input(nowhere: str, events: Events) -> None:
+def test_with_dev_null_as_standard_output_it_serves_to_the_end_of_its_input(nowhere: str, events: Events) -> None:
     done = redirected(nowhere, events, INITIALIZE, INITIALIZED, call(1, "slow", seconds=0))
     assert (done.returncode, done.stdout) == (0, b"")
     assert b"jsonrpc" not in done.stderr

@@ -46,7 +46,9 @@ def ended_cleanly(process: Process, status: int = 0, timeout: float = PROMPTLY) 
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_ends_an_idle_process_at_once_with_stdin_open(number: signal.Signals, events: Events) -> None:
+def test_a_signal_ends_an_idle_process_at_once_while_standard_input_is_open(
+    number: signal.Signals, events: Events
+) -> None:
     with runmcp(env=events.env) as process:
         process.wait_for(READY)
         process.signal(number)
@@ -55,7 +57,7 @@ def test_a_signal_ends_an_idle_process_at_once_with_stdin_open(number: signal.Si
     assert events.all() == ["lifespan entered", "lifespan left"]
 
 
-def test_idle_worker_threads_of_earlier_sync_calls_do_not_hold_up_the_exit(events: Events) -> None:
+def test_idle_worker_threads_do_not_delay_the_exit(events: Events) -> None:
     with runmcp(env=events.env) as process:
         process.send(INITIALIZE, INITIALIZED, *(call(number, "echo", text="a thread") for number in range(10)))
         assert len([process.receive() for _ in range(11)]) == 11
@@ -102,7 +104,7 @@ def test_a_terminal_that_hangs_up_ends_it(events: Events) -> None:
 
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, "EOF"])
-def test_an_end_during_a_slow_start_does_not_wait_for_it(how: signal.Signals | str, events: Events) -> None:
+def test_a_slow_start_is_cancelled_by_a_signal_or_the_end_of_input(how: signal.Signals | str, events: Events) -> None:
     with runmcp(env={**events.env, "TEST_LIFESPAN": "slow start"}) as process:
         events.wait_for("lifespan starting")
         if isinstance(how, signal.Signals):
@@ -130,7 +132,7 @@ def test_calls_in_flight_at_the_end_of_input_are_answered(events: Events) -> Non
 
 
 @pytest.mark.parametrize("asked", ["before", "after"])
-def test_a_question_that_nobody_can_answer_any_more_fails_instead_of_waiting(asked: str, events: Events) -> None:
+def test_a_question_fails_when_the_client_has_closed_standard_input(asked: str, events: Events) -> None:
     with runmcp("--shutdown-timeout", "60", env=events.env) as process:
         process.send(INITIALIZE, INITIALIZED)
         process.receive()
@@ -149,7 +151,7 @@ def test_a_question_that_nobody_can_answer_any_more_fails_instead_of_waiting(ask
 
 
 @pytest.mark.parametrize("tool", ["slow", "block"])
-def test_a_hosts_goodbye_leaves_time_for_the_cleanup(tool: str, events: Events) -> None:
+def test_when_a_host_says_goodbye_the_lifespan_is_left_in_time(tool: str, events: Events) -> None:
     """Hosts close stdin, send SIGTERM two seconds later, and SIGKILL two seconds after that."""
     with runmcp("--shutdown-timeout", "30", env=events.env) as process:
         process.send(INITIALIZE, INITIALIZED, call(1, tool, seconds=20))
@@ -165,7 +167,7 @@ def test_a_hosts_goodbye_leaves_time_for_the_cleanup(tool: str, events: Events) 
         assert events.all()[-3:] == ["slow cancelled", "slow finally", "lifespan left"]
 
 
-def test_a_thread_that_outlasts_the_deadline_is_named_and_does_not_hold_up_the_exit(events: Events) -> None:
+def test_a_thread_that_outlasts_the_deadline_is_named_and_does_not_delay_the_exit(events: Events) -> None:
     with runmcp("--shutdown-timeout", "1", env=events.env) as process:
         process.send(INITIALIZE, INITIALIZED, call(1, "block", seconds=60))
         events.wait_for("block started")
@@ -175,7 +177,7 @@ def test_a_thread_that_outlasts_the_deadline_is_named_and_does_not_hold_up_the_e
     assert events.all() == ["lifespan entered", "block started", "lifespan left"]
 
 
-def test_an_answer_that_nobody_reads_does_not_outlast_the_deadline(events: Events) -> None:
+def test_a_response_that_nobody_reads_does_not_outlast_the_deadline(events: Events) -> None:
     with runmcp("--shutdown-timeout", "0.5", env=events.env) as process:
         process.send(INITIALIZE, INITIALIZED, call(1, "big_at_once", length=16_000_000))
         process.receive()

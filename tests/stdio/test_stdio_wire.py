@@ -72,7 +72,7 @@ REQUEST = '{"jsonrpc": "2.0", "id": 7, "method": "ping", "params": {"it": %s}}'
         pytest.param(b'{"jsonrpc": "2.0", "id": 7, "result": 5}', INVALID_REQUEST, None, id="answer of a wrong type"),
     ],
 )
-def test_a_line_that_is_no_message_gets_its_error_and_the_next_is_served(
+def test_an_invalid_line_gets_an_error_and_the_next_line_is_served(
     server: Process, line: bytes, code: int, request_id: int | None
 ) -> None:
     server.send(line + b"\n")
@@ -93,7 +93,9 @@ def test_a_line_that_is_no_message_gets_its_error_and_the_next_is_served(
         b'{"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": "unknown"}}',
     ],
 )
-def test_a_line_that_asks_for_nothing_gets_no_answer_and_the_next_is_served(server: Process, line: bytes) -> None:
+def test_an_empty_line_or_a_notification_gets_no_response_and_the_next_line_is_served(
+    server: Process, line: bytes
+) -> None:
     server.send(line + b"\n")
     assert is_served(server)
 
@@ -104,21 +106,21 @@ def test_lines_may_end_in_crlf(server: Process) -> None:
 
 
 @pytest.mark.parametrize("escaped", [True, False], ids=["escaped", "raw"])
-def test_any_unicode_passes_through_unharmed(server: Process, escaped: bool) -> None:
+def test_every_unicode_character_arrives_unchanged(server: Process, escaped: bool) -> None:
     text = "".join(map(chr, [*range(0x800), 0x2028, 0x2029, 0xFEFF, 0xFFFF, 0x1F600, 0x10FFFF])) + "\u0041\u030a"
     server.send(json.dumps(call(1, "immediate", text=text), ensure_ascii=escaped).encode() + b"\n")
     assert text_of(server.receive()) == text
 
 
 @pytest.mark.parametrize("tool", ["surrogate", "surrogate_error"])
-def test_an_answer_that_json_has_no_form_for_becomes_an_error(server: Process, tool: str) -> None:
+def test_a_response_that_cannot_be_json_becomes_an_error(server: Process, tool: str) -> None:
     server.send(call(1, tool))
     answer = server.receive()
     assert (answer["id"], answer["error"]["code"]) == (1, INTERNAL_ERROR)
     assert is_served(server)
 
 
-def test_messages_of_16_megabytes_pass_both_ways(server: Process) -> None:
+def test_messages_of_16_megabytes_arrive_in_both_directions(server: Process) -> None:
     server.send(call(1, "size", text="x" * MEGABYTES_16), call(2, "big", length=MEGABYTES_16))
     answers = {answer["id"]: answer for answer in (server.receive(), server.receive())}
     assert text_of(answers[1]) == str(MEGABYTES_16)
@@ -126,7 +128,7 @@ def test_messages_of_16_megabytes_pass_both_ways(server: Process) -> None:
     assert is_served(server)
 
 
-def test_64_calls_at_once_run_at_once(server: Process) -> None:
+def test_64_calls_run_in_parallel(server: Process) -> None:
     server.send(*(call(number, "slow", seconds=1, name=str(number)) for number in range(64)))
     answers = [server.receive() for _ in range(64)]
     assert {answer["id"]: text_of(answer) for answer in answers} == {n: f"{n} finished" for n in range(64)}
@@ -146,7 +148,7 @@ def test_an_idle_server_uses_no_cpu(server: Process) -> None:
 # What is counted as unanswered
 
 
-def test_duplicate_request_ids_leave_nothing_that_holds_up_the_exit() -> None:
+def test_duplicate_request_ids_do_not_delay_the_exit() -> None:
     with runmcp("--shutdown-timeout", "60") as process:
         process.send(INITIALIZE, INITIALIZED, *[call(1, "slow", seconds=0.1)] * 3, *[call("1", "echo", text="")] * 3)
         assert [process.receive()["id"] for _ in range(7)].count(1) == 3
@@ -154,7 +156,7 @@ def test_duplicate_request_ids_leave_nothing_that_holds_up_the_exit() -> None:
 
 
 @pytest.mark.parametrize("modern", [True, False], ids=["2026-07-28", "2025-11-25"])
-def test_a_cancelled_request_does_not_hold_up_the_exit(modern: bool, events: Events) -> None:
+def test_a_cancelled_request_does_not_delay_the_exit(modern: bool, events: Events) -> None:
     with runmcp("--shutdown-timeout", "60", env=events.env) as process:
         if not modern:
             process.send(INITIALIZE, INITIALIZED)
@@ -177,7 +179,7 @@ def resident(process: Process) -> int:
     return resident_memory(process) // 2**20
 
 
-def test_memory_is_bounded_and_nothing_dropped_while_the_client_sends_but_does_not_read() -> None:
+def test_memory_is_bounded_and_no_message_lost_while_the_client_does_not_read() -> None:
     number, text = 500, "x" * 50_000
     with runmcp() as process:
         process.send(INITIALIZE, INITIALIZED, call("warm", "immediate", text=text))

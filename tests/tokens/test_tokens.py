@@ -1,4 +1,4 @@
-"""Tokens of users: what is stored of them, who is let in, and what it costs."""
+"""Bearer tokens of users: what is stored, which tokens are accepted, and what a call costs."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def other_secret(text: str) -> str:
 # What is stored
 
 
-def test_the_text_of_a_token_can_be_recognised_and_its_secret_is_stored_nowhere() -> None:
+def test_the_text_of_a_token_has_a_fixed_pattern_and_its_secret_is_not_stored() -> None:
     token, text = issue(scopes=["read", "write"])
     assert TEXT.fullmatch(text)
     assert text.startswith(token.prefix + "_")
@@ -69,28 +69,28 @@ def test_the_text_of_a_token_can_be_recognised_and_its_secret_is_stored_nowhere(
     assert secret not in f"{token} {token!r} {vars(token)}"
 
 
-def test_no_two_tokens_are_alike() -> None:
+def test_each_token_is_different() -> None:
     assert len({issue()[1][17:] for _ in range(20)}) == 20
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"scopes": ["café"]}, "is no scope"),
-        ({"scopes": ['a"b']}, "is no scope"),
-        ({"name": "two\nlines"}, "cannot be a name"),
+        ({"scopes": ["café"]}, "is not a scope"),
+        ({"scopes": ['a"b']}, "is not a scope"),
+        ({"name": "two\nlines"}, "is not a name"),
         ({"name": "x" * 101}, "100 characters"),
         ({"expires": timezone.now() - timedelta(seconds=1)}, "has passed"),
     ],
 )
-def test_what_cannot_be_a_token_is_not_issued(options: dict[str, Any], message: str) -> None:
+def test_a_token_with_an_invalid_name_scope_or_expiry_is_not_issued(options: dict[str, Any], message: str) -> None:
     before = Token.objects.count()
     with pytest.raises(ValidationError, match=message):
         issue(**options)
     assert Token.objects.count() == before
 
 
-def test_no_token_is_issued_for_a_user_who_is_not_active() -> None:
+def test_an_inactive_user_gets_no_token() -> None:
     with pytest.raises(ValidationError, match="is not active"):
         issue("gone")
 
@@ -109,7 +109,7 @@ def test_a_valid_token_gives_its_user_its_scopes_and_its_expiry() -> None:
         assert found is not None
         assert (found.token, found.client_id, found.subject) == (text, token.prefix, str(ann.pk))
         assert (found.scopes, found.expires_at) == (["read", "write"], int(expires.timestamp()))
-        user = await UserTokenVerifier().user_for_token(found)  # a query here would be an error of Django's
+        user = await UserTokenVerifier().user_for_token(found)  # Django would raise if this made a query
         assert user == ann
         assert user.get_username() == "ann"
 
@@ -129,7 +129,7 @@ def test_two_tokens_of_one_user_are_two_principals() -> None:
     assert len({subject for _, _, subject in principals}) == 1
 
 
-def test_neither_the_user_nor_the_text_is_in_what_is_printed_of_a_verified_token() -> None:
+def test_the_repr_of_a_verified_token_has_neither_the_user_nor_the_text() -> None:
     _, text = issue()
     found = verified(text)
     assert found is not None
@@ -185,7 +185,7 @@ REFUSED = [unknown, expired, revoked, of_an_inactive_user, of_nobody, mixed, lam
 
 
 @pytest.mark.parametrize("make", REFUSED)
-def test_every_other_token_is_refused(make: Any, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_unknown_expired_revoked_or_orphaned_token_is_refused(make: Any, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     text = make()
     assert verified(text) is None
@@ -193,7 +193,7 @@ def test_every_other_token_is_refused(make: Any, caplog: pytest.LogCaptureFixtur
     User.objects.filter(username="leaver").delete()
 
 
-def test_the_log_says_why_a_token_was_refused_to_whoever_had_the_right_secret(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_log_names_the_reason_only_if_the_secret_was_right(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "mcp_serving")
     text = revoked()
     verified(other_secret(text))
@@ -226,7 +226,7 @@ def test_a_text_that_cannot_be_a_token_is_refused_without_a_query(text: str) -> 
 
 
 @pytest.mark.parametrize("known", [True, False])
-def test_a_comparison_in_constant_time_decides_also_where_the_key_id_is_unknown(
+def test_the_secret_is_compared_in_constant_time_even_for_an_unknown_key_id(
     known: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     text = other_secret(issue()[1]) if known else unknown()
@@ -268,23 +268,23 @@ def test_a_call_costs_one_query_and_the_last_use_one_write_a_minute() -> None:
     assert last_used() > first
 
 
-def test_of_two_workers_with_the_same_row_one_writes_its_last_use() -> None:
+def test_only_one_of_two_workers_writes_the_last_use() -> None:
     token, _ = issue()
     rows = [Token.objects.get(pk=token.pk) for _ in range(2)]
-    rows[0]._note_use()
+    rows[0]._save_last_use()
     first = Token.objects.get(pk=token.pk).last_used
-    rows[1]._note_use()
+    rows[1]._save_last_use()
     assert Token.objects.get(pk=token.pk).last_used == first
 
 
-def test_a_refused_token_is_not_in_use() -> None:
+def test_a_refused_token_has_no_last_use() -> None:
     text = revoked()
     verified(text)
     verified(other_secret(issue()[1]))
     assert Token.objects.filter(key_id=text[4:16], last_used=None).exists()
 
 
-def test_a_token_is_valid_also_while_its_last_use_cannot_be_written(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_token_is_valid_while_its_last_use_cannot_be_saved(caplog: pytest.LogCaptureFixture) -> None:
     _, text = issue()
     with closing(sqlite3.connect(in_django.DATABASE, isolation_level=None)) as other, connection.cursor() as cursor:
         cursor.execute("PRAGMA busy_timeout = 10")
@@ -292,11 +292,11 @@ def test_a_token_is_valid_also_while_its_last_use_cannot_be_written(caplog: pyte
         assert Token.objects.verify(text) is not None
         other.execute("ROLLBACK")
         cursor.execute("PRAGMA busy_timeout = 5000")
-    assert "could not be noted: database is locked" in caplog.text
+    assert "could not be saved: database is locked" in caplog.text
     assert text[17:] not in caplog.text
 
 
-def test_a_token_is_looked_up_where_it_is_revoked_and_not_on_a_replica(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_token_is_looked_up_in_the_primary_database_and_not_on_a_replica(monkeypatch: pytest.MonkeyPatch) -> None:
     class Replicas:
         def db_for_read(self, *_: Any, **__: Any) -> str:
             return "replica"
@@ -313,7 +313,7 @@ def test_a_token_is_looked_up_where_it_is_revoked_and_not_on_a_replica(monkeypat
 
 
 async def principal(address: str, text: str) -> list[str]:
-    """Who the server thinks is calling, through the SDK's client."""
+    """The token, user and Django user that the server sees, through the SDK's client."""
     async with (
         httpx2.AsyncClient(headers={"Authorization": f"Bearer {text}"}) as http_client,
         Client(streamable_http_client(address, http_client=http_client)) as client,
@@ -335,14 +335,14 @@ def address(users: None) -> Iterator[str]:
         yield address
 
 
-def test_a_token_opens_the_server_until_it_is_revoked(address: str) -> None:
+def test_a_token_gives_access_until_it_is_revoked(address: str) -> None:
     token, text = issue()
     assert anyio.run(principal, f"{address}/mcp", text) == [token.prefix, str(in_django.user("ann").pk), "ann"]
     Token.objects.filter(pk=token.pk).revoke()
     assert status(f"{address}/mcp", text) == 401
 
 
-def test_a_revocation_holds_in_a_session_that_is_open(address: str) -> None:
+def test_a_revocation_takes_effect_in_open_sessions(address: str) -> None:
     token, text = issue()
 
     async def work() -> None:
@@ -358,7 +358,7 @@ def test_a_revocation_holds_in_a_session_that_is_open(address: str) -> None:
     anyio.run(work)
 
 
-def test_a_token_without_a_scope_that_the_server_asks_for_gets_403(address: str) -> None:
+def test_a_token_without_a_required_scope_gets_403(address: str) -> None:
     _, without = issue(scopes=["write"])
     _, with_it = issue(scopes=["write", "read"])
     assert status(f"{address}/read", without) == 403
@@ -366,7 +366,7 @@ def test_a_token_without_a_scope_that_the_server_asks_for_gets_403(address: str)
     assert status(f"{address}/read", "nonsense") == 401
 
 
-def test_many_calls_at_once_are_each_their_own_users(address: str) -> None:
+def test_parallel_calls_of_two_users_each_run_as_their_own_user(address: str) -> None:
     texts = {name: issue(name)[1] for name in ("ann", "bob")}
     seen: dict[str, set[str]] = {name: set() for name in texts}
 
@@ -385,7 +385,7 @@ def test_many_calls_at_once_are_each_their_own_users(address: str) -> None:
 # The database
 
 
-def test_a_database_that_is_down_is_an_error_and_no_open_door(tmp_path: Path) -> None:
+def test_while_the_database_is_down_requests_get_503(tmp_path: Path) -> None:
     _, text = issue()
     with serving_http(env={**SETTINGS, "TEST_SQLITE": str(tmp_path / "no folder" / "db")}) as (process, address):
         assert status(f"{address}/mcp", text) == 503
@@ -393,7 +393,7 @@ def test_a_database_that_is_down_is_an_error_and_no_open_door(tmp_path: Path) ->
         assert text[17:] not in process.errors
 
 
-def test_a_database_that_is_down_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_verifier_raises_the_error_of_the_database(monkeypatch: pytest.MonkeyPatch) -> None:
     def down(*_: Any) -> None:
         raise OperationalError("the database is down")
 
@@ -421,16 +421,18 @@ def text_on_postgres(postgres: PostgreSQL) -> str:
     return subprocess.run(create, env=env, cwd=ROOT, check=True, capture_output=True, text=True).stdout.strip()
 
 
-def test_a_row_that_is_locked_is_not_waited_for(postgres: PostgreSQL, text_on_postgres: str) -> None:
+def test_a_locked_row_does_not_delay_a_call(postgres: PostgreSQL, text_on_postgres: str) -> None:
     with (
         serving_http(env=postgres.env() | ON_POSTGRES) as (_, address),
         postgres.locked("mcp_tokens_token"),
     ):
-        for _ in range(3):  # each asks several times: more often than there are threads for it
+        for _ in range(3):  # each makes several requests: more than the verifier has threads
             assert anyio.run(principal, f"{address}/mcp", text_on_postgres)[2] == "token-user"
 
 
-def test_connections_are_bounded_never_stale_and_not_left_open(postgres: PostgreSQL, text_on_postgres: str) -> None:
+def test_the_verifier_uses_at_most_four_connections_and_never_a_stale_one(
+    postgres: PostgreSQL, text_on_postgres: str
+) -> None:
     closing_env, keeping_env = (postgres.env(CONN_MAX_AGE=age) | ON_POSTGRES for age in (0, 60))
 
     async def call_in_parallel(address: str) -> None:
@@ -457,7 +459,7 @@ def python(script: str, **env: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_the_verifier_is_imported_and_made_before_django_is_set_up_and_without_daphne() -> None:
+def test_the_verifier_can_be_created_before_django_is_set_up_and_loads_no_daphne() -> None:
     _, text = issue()
     done = python(
         "import asyncio, sys, django\n"
@@ -469,7 +471,7 @@ def test_the_verifier_is_imported_and_made_before_django_is_set_up_and_without_d
     assert (done.stdout.strip(), done.stderr) == (text[:16], "")
 
 
-def test_the_verifier_without_the_app_says_what_is_missing(tmp_path: Path) -> None:
+def test_without_the_app_the_verifier_names_the_missing_entry_of_installed_apps(tmp_path: Path) -> None:
     done = python(
         "import django; django.setup(); from mcp_serving.tokens import UserTokenVerifier; UserTokenVerifier()",
         **in_django.ENVIRONMENT,
@@ -479,7 +481,7 @@ def test_the_verifier_without_the_app_says_what_is_missing(tmp_path: Path) -> No
     )
 
 
-def test_a_project_without_the_app_gets_no_table_and_one_with_it_gets_one(tmp_path: Path) -> None:
+def test_only_a_project_with_the_app_has_its_table(tmp_path: Path) -> None:
     script = (
         "import django; django.setup(); from django.core.management import call_command\n"
         "from django.db import connection; call_command('migrate', verbosity=0)\n"
@@ -492,24 +494,24 @@ def test_a_project_without_the_app_gets_no_table_and_one_with_it_gets_one(tmp_pa
 
 
 @pytest.mark.parametrize("settings", ["settings_with_tokens", "settings_with_accounts"])
-def test_the_migrations_are_complete_whatever_the_user_model(settings: str) -> None:
+def test_the_migrations_are_complete_for_any_user_model(settings: str) -> None:
     env = environment(**SETTINGS | {"DJANGO_SETTINGS_MODULE": f"tests.project.{settings}"})
     subprocess.run([*MANAGE, "makemigrations", "mcp_tokens", "--check"], env=env, cwd=ROOT, check=True)
 
 
-def test_without_a_user_model_check_says_what_is_missing() -> None:
+def test_without_a_user_model_check_and_the_command_name_the_missing_app() -> None:
     env = environment(
         **SETTINGS | {"DJANGO_SETTINGS_MODULE": "tests.project.settings_with_accounts", "TEST_USER_MODEL": "auth.User"}
     )
     check = subprocess.run([*MANAGE, "check"], env=env, cwd=ROOT, capture_output=True, text=True)
     assert check.returncode == 1
-    assert "(mcp_tokens.E001) mcp_serving.tokens has no users to give tokens to" in check.stderr
+    assert "(mcp_tokens.E001) mcp_serving.tokens needs a user model" in check.stderr
     create = subprocess.run([*MANAGE, "mcptoken", "create", "ann"], env=env, cwd=ROOT, capture_output=True, text=True)
-    assert create.stderr.startswith("CommandError: mcp_serving.tokens has no users to give tokens to")
-    assert "Put 'django.contrib.auth'" in create.stderr
+    assert create.stderr.startswith("CommandError: mcp_serving.tokens needs a user model")
+    assert "Add 'django.contrib.auth'" in create.stderr
 
 
-def test_a_user_model_of_ones_own_will_do_and_whom_its_manager_hides_is_refused(tmp_path: Path) -> None:
+def test_a_custom_user_model_works_and_users_that_its_manager_hides_are_refused(tmp_path: Path) -> None:
     env = {"DJANGO_SETTINGS_MODULE": "tests.project.settings_with_accounts", "TEST_SQLITE": str(tmp_path / "db")}
     made = python(
         "import django; django.setup(); from django.core.management import call_command\n"

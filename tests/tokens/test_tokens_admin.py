@@ -75,7 +75,7 @@ def test_a_new_token_is_shown_once_and_works(root: Client) -> None:
         assert token.digest not in page
 
 
-def test_the_text_is_in_the_one_answer_and_in_nothing_that_is_kept(root: Client) -> None:
+def test_the_text_is_in_one_response_and_not_in_cookies_sessions_or_the_admin_log(root: Client) -> None:
     response = root.post(ADD, form())
     text = text_in(response)
     assert response.status_code == 200
@@ -89,11 +89,11 @@ def test_the_text_is_in_the_one_answer_and_in_nothing_that_is_kept(root: Client)
 
 
 @pytest.mark.parametrize("button", ["_save", "_continue", "_addanother", "_popup"])
-def test_the_token_is_shown_whatever_button_the_request_names(button: str, root: Client) -> None:
+def test_the_token_is_shown_after_every_button_of_the_form(button: str, root: Client) -> None:
     assert Token.objects.verify(text_in(root.post(ADD, form(**{button: "1"})))) is not None
 
 
-def test_the_form_suggests_ones_own_user_and_90_days_and_offers_only_to_save(root: Client) -> None:
+def test_the_form_suggests_the_logged_in_user_and_90_days_and_has_only_a_save_button(root: Client) -> None:
     response = root.get(ADD)
     initial = response.context_data["adminform"].form.initial
     assert initial["user"] == in_django.user("root").pk
@@ -105,7 +105,7 @@ def test_the_form_suggests_ones_own_user_and_90_days_and_offers_only_to_save(roo
     assert "digest" not in page
 
 
-def test_an_empty_expiry_is_never(root: Client) -> None:
+def test_a_token_without_an_expiry_never_expires(root: Client) -> None:
     token = Token.objects.verify(text_in(root.post(ADD, form(expires_0="", expires_1=""))))
     assert token is not None
     assert token.expires is None
@@ -115,12 +115,12 @@ def test_an_empty_expiry_is_never(root: Client) -> None:
     ("whom", "changes", "message"),
     [
         ("ann", {"expires_0": "2001-01-01"}, "has passed"),
-        ("ann", {"scope": "café"}, "is no scope"),
+        ("ann", {"scope": "café"}, "is not a scope"),
         ("ann", {"user": ""}, "This field is required"),
         ("gone", {}, "is not active"),
     ],
 )
-def test_a_mistake_in_the_form_is_said_and_no_token_issued(
+def test_an_invalid_form_shows_the_error_and_issues_no_token(
     whom: str, changes: dict[str, Any], message: str, root: Client
 ) -> None:
     before = Token.objects.count()
@@ -155,7 +155,7 @@ def test_the_list_shows_the_state_and_the_last_use_and_finds_by_token_and_user(r
     assert all(f'field-state_label">{state}' in page for state in ("active", "expired", "revoked", "user inactive"))
 
 
-def test_the_action_revokes_and_is_logged(root: Client) -> None:
+def test_the_action_revokes_tokens_and_is_logged(root: Client) -> None:
     tokens = [issue(), issue()]
     before = LogEntry.objects.count()
     chosen = {"action": "revoke", "_selected_action": [token.pk for token, _ in tokens]}
@@ -169,7 +169,7 @@ def test_the_action_revokes_and_is_logged(root: Client) -> None:
     assert LogEntry.objects.count() == before + 2
 
 
-def test_of_a_token_that_is_issued_only_the_name_can_be_changed(root: Client) -> None:
+def test_only_the_name_of_an_issued_token_can_be_changed(root: Client) -> None:
     token, text = issue(scopes=["read"])
     before = Token.objects.values().get(pk=token.pk)
     everything = {"key_id": "x", "digest": "x", "revoked_0": "", "created_0": "2001-01-01", "created_1": "00:00"}
@@ -182,7 +182,7 @@ def test_of_a_token_that_is_issued_only_the_name_can_be_changed(root: Client) ->
 # Who may
 
 
-def test_the_permissions_of_the_admin_hold() -> None:
+def test_the_permissions_of_the_admin_apply() -> None:
     token, text = issue()
     revoke = {"action": "revoke", "_selected_action": [token.pk]}
     nobody = staff("nobody")
@@ -199,7 +199,7 @@ def test_the_permissions_of_the_admin_hold() -> None:
     assert Token.objects.verify(text) is None
 
 
-def test_who_may_not_change_users_issues_tokens_for_nobody_else() -> None:
+def test_staff_who_may_not_change_users_issue_tokens_only_for_themselves() -> None:
     adder = staff("adder", "add_token")
     before = Token.objects.count()
     page = adder.post(ADD, form("root")).content.decode()
@@ -213,7 +213,7 @@ def test_who_may_not_change_users_issues_tokens_for_nobody_else() -> None:
     assert Token.objects.verify(text_in(manager.post(ADD, form("ann")))) is not None
 
 
-def test_the_users_of_a_large_project_are_searched_and_not_all_listed(root: Client) -> None:
+def test_the_form_searches_users_instead_of_listing_all(root: Client) -> None:
     page = root.get(ADD).content.decode()
     assert "admin-autocomplete" in page
     assert ">bob<" not in page

@@ -22,7 +22,7 @@ class Migration(migrations.Migration):
                     "name",
                     models.CharField(
                         blank=True,
-                        help_text="What it is for, such as a device.",
+                        help_text="Its purpose, such as a device.",
                         max_length=100,
                         validators=[mcp_serving.tokens.models.validate_name],
                     ),
@@ -33,7 +33,7 @@ class Migration(migrations.Migration):
                     "scope",
                     models.CharField(
                         blank=True,
-                        help_text="With spaces between them.",
+                        help_text="Separated by spaces.",
                         max_length=500,
                         validators=[mcp_serving.tokens.models.validate_scope],
                         verbose_name="scopes",
@@ -43,7 +43,7 @@ class Migration(migrations.Migration):
                 (
                     "expires",
                     models.DateTimeField(
-                        blank=True, help_text="Leave it empty for a token that never expires.", null=True
+                        blank=True, help_text="Leave empty for a token that never expires.", null=True
                     ),
                 ),
                 ("revoked", models.DateTimeField(blank=True, editable=False, null=True)),

@@ -1,3 +1,5 @@
+"""``manage.py mcptoken``: creates, lists and revokes tokens."""
+
 from __future__ import annotations
 
 import re
@@ -25,29 +27,31 @@ COLUMNS = ("TOKEN", "USER", "NAME", "SCOPES", "STATE", "EXPIRES", "LAST USED")
 
 class Command(BaseCommand):
     help = "Creates, lists and revokes the tokens with which users call the MCP server over HTTP."
-    requires_system_checks: list[str] = []  # noqa: RUF012 - they may import the project's URLs, and so the MCP SDK
+    requires_system_checks: list[str] = []  # noqa: RUF012 - checks may import the URLs, and so the MCP SDK
 
     def add_arguments(self, parser: CommandParser) -> None:
         actions = parser.add_subparsers(dest="action", required=True, metavar="create|list|revoke")
 
-        create = actions.add_parser("create", help="create a token, and print it: it cannot be shown again")
-        create.add_argument("username", help="whom the token stands for")
-        create.add_argument("--name", default="", help="what it is for, such as a device")
-        create.add_argument("--scope", action="append", default=[], dest="scopes", help="may be given several times")
+        create = actions.add_parser("create", help="create a token and print it; it cannot be shown again")
+        create.add_argument("username", help="the user as whom its client calls")
+        create.add_argument("--name", default="", help="its purpose, such as a device")
+        create.add_argument(
+            "--scope", action="append", default=[], dest="scopes", help="a scope; may be given several times"
+        )
         create.add_argument(
             "--expires",
             default=f"{DEFAULT_LIFETIME.days}d",
             metavar="WHEN",
-            help="after some time (12h, 30d, 8w), at a date or time (2030-01-31, 2030-01-31T12:00), or never; "
+            help="a lifetime (12h, 30d, 8w), a date or time (2030-01-31, 2030-01-31T12:00), or never; "
             "default: %(default)s",
         )
 
-        show = actions.add_parser("list", help="list the tokens that are valid")
-        show.add_argument("--user", metavar="USERNAME", help="only those of one user")
-        show.add_argument("--all", action="store_true", help="those that are expired or revoked, too")
+        show = actions.add_parser("list", help="list the valid tokens")
+        show.add_argument("--user", metavar="USERNAME", help="only the tokens of this user")
+        show.add_argument("--all", action="store_true", help="also expired and revoked tokens")
 
-        revoke = actions.add_parser("revoke", help="revoke tokens: they are refused from the next request on")
-        revoke.add_argument("tokens", nargs="+", metavar="TOKEN", help="as it is listed: mcp_ and the key id")
+        revoke = actions.add_parser("revoke", help="revoke tokens, from the next request on")
+        revoke.add_argument("tokens", nargs="+", metavar="TOKEN", help="as listed: mcp_ and the key id")
 
     def handle(self, *args: Any, **options: Any) -> None:
         if problem := user_model_problem():
@@ -61,15 +65,15 @@ class Command(BaseCommand):
 
     def _create(self, options: dict[str, Any]) -> None:
         user = _user(options["username"])
-        expires = _moment(options["expires"])
+        expires = _expiry(options["expires"])
         try:
             token, text = Token.objects.issue(user, name=options["name"], scopes=options["scopes"], expires=expires)
         except ValidationError as error:
             raise CommandError(" ".join(error.messages)) from error
-        self.stdout.write(text)  # first: it is saved, and nobody could ever find it out again
+        self.stdout.write(text)  # before anything else can fail: it cannot be shown again
         self.stderr.write(
-            f"{token} of {user.get_username()}, scopes: {token.scope or 'none'}, expires: {_shown(expires)}. "
-            "The token on standard output is not stored, and cannot be shown again.",
+            f"{token} of {user.get_username()}, scopes: {token.scope or 'none'}, expires: {_formatted(expires)}. "
+            "The token on standard output is not stored and cannot be shown again.",
             lambda line: line,  # without the style of an error
         )
 
@@ -80,12 +84,12 @@ class Command(BaseCommand):
         rows = [
             (
                 token.prefix,
-                str(token.user.get_username()),  # which need not be a text in a user model of one's own
+                str(token.user.get_username()),  # a custom user model may have another type
                 token.name or "-",
                 token.scope or "-",
                 str(token.state.label),
-                _shown(token.expires),
-                _shown(token.last_used),
+                _formatted(token.expires),
+                _formatted(token.last_used),
             )
             for token in tokens
             if options["all"] or token.state is Token.State.ACTIVE
@@ -95,7 +99,7 @@ class Command(BaseCommand):
             self.stdout.write("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
 
     def _revoke(self, options: dict[str, Any]) -> None:
-        tokens = [_token(given) for given in options["tokens"]]  # all, before any is revoked
+        tokens = [_token(given) for given in options["tokens"]]  # all are looked up before the first is revoked
         for token in tokens:
             Token.objects.filter(pk=token.pk).revoke()
             self.stdout.write(f"Revoked {token} of {token.user.get_username()}.")
@@ -105,25 +109,25 @@ def _user(name: str) -> AbstractBaseUser:
     model = get_user_model()
     try:
         return model._default_manager.get_by_natural_key(name)
-    except (model.DoesNotExist, ValidationError, ValueError):  # the latter two where the name is, say, no UUID
+    except (model.DoesNotExist, ValidationError, ValueError):  # the last two if a UUID, for example, is malformed
         field = model.USERNAME_FIELD
-        raise CommandError(f"There is no user {name!r}: give the {field} of one that exists.") from None
+        raise CommandError(f"There is no user {name!r}: give the {field} of an existing user.") from None
 
 
 def _token(given: str) -> Token:
     key_id = key_id_of(given)
-    if key_id is None:  # cut short: it may well be most of a secret
-        raise CommandError(f"{given[:16]!r} is no token: give it as `mcptoken list` does, such as mcp_0a1b2c3d4e5f.")
+    if key_id is None:  # cut, because it may contain most of a secret
+        raise CommandError(f"{given[:16]!r} is not a token: give it as `mcptoken list` does, like mcp_0a1b2c3d4e5f.")
     token = Token.objects.select_related("user").filter(key_id=key_id).first()
     if token is None:
-        raise CommandError(f"There is no token mcp_{key_id}: `mcptoken list --all` has all that there are.")
+        raise CommandError(f"There is no token mcp_{key_id}: `mcptoken list --all` lists all tokens.")
     if token.revoked is not None:
-        raise CommandError(f"{token} is revoked already, since {_shown(token.revoked)}: leave it out.")
+        raise CommandError(f"{token} was revoked at {_formatted(token.revoked)}: leave it out.")
     return token
 
 
-def _moment(given: str) -> datetime | None:
-    """When a token expires; None for never."""
+def _expiry(given: str) -> datetime | None:
+    """The expiry that ``--expires`` gives; None for never."""
     if given == "never":
         return None
     try:
@@ -134,19 +138,19 @@ def _moment(given: str) -> datetime | None:
             moment = datetime(day.year, day.month, day.day)
         if moment is not None and settings.USE_TZ:
             moment = timezone.make_aware(moment) if timezone.is_naive(moment) else moment
-            moment.astimezone(UTC)  # raises where no database could keep it
+            moment.astimezone(UTC)  # raises if no database can store it
             return moment
         if moment is not None:
             return moment if timezone.is_naive(moment) else timezone.make_naive(moment)
     except (ValueError, OverflowError):  # the 30th of February, a million years
         pass
     raise CommandError(
-        f"--expires {given!r} is no time: give one from now (12h, 30d, 8w), a date or time (2030-01-31, "
+        f"--expires {given!r} is not a time: give a lifetime (12h, 30d, 8w), a date or time (2030-01-31, "
         "2030-01-31T12:00), or never."
     )
 
 
-def _shown(moment: datetime | None) -> str:
+def _formatted(moment: datetime | None) -> str:
     if moment is None:
         return "never"
     local = timezone.localtime(moment) if timezone.is_aware(moment) else moment
