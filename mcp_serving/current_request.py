@@ -34,8 +34,6 @@ class CurrentRequest:
     """Of the session that the request belongs to; also in the task that writes the session's streams."""
     replayed_up_to: str = ""
     """The id of the last event that was sent on the stream which is being resumed."""
-    token_user: AbstractBaseUser | None = None
-    """The Django user of the request's bearer token."""
     local_user: AbstractBaseUser | None = None
     """The user of a transport without HTTP requests: ``runmcp --user``, the client for tests."""
     mcp_context: ServerRequestContext[Any, Any] | None = None

@@ -8,19 +8,19 @@ from __future__ import annotations
 import copy
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from mcp_serving.errors import InvalidServer
 from mcp_serving.sdk_installation import sdk_problem
 
 try:
-    from mcp.server.auth.middleware.bearer_auth import BearerAuthBackend
     from mcp.server.lowlevel.server import Server as LowLevelServer
     from mcp.server.mcpserver import MCPServer
     from mcp.server.subscriptions import ListenHandler
     from mcp.server.transport_security import TransportSecuritySettings
     from mcp_types.methods import SPEC_CLIENT_METHODS, validate_client_request
     from pydantic import ValidationError
+    from starlette.applications import Starlette
     from starlette.routing import Route
 except ImportError as error:
     raise ImportError(sdk_problem() or str(error)) from error
@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     from mcp.server.context import ServerMiddleware, ServerRequestContext
     from mcp.server.session import ServerSession
     from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
-    from starlette.applications import Starlette
-    from starlette.types import ASGIApp
 
 LISTEN = "subscriptions/listen"
 
@@ -106,31 +104,29 @@ def without_host_checks() -> TransportSecuritySettings:
     return TransportSecuritySettings(enable_dns_rebinding_protection=False)
 
 
-def has_auth(server: SDKServer) -> bool:
-    """Whether the server itself asks for bearer tokens."""
-    return isinstance(server, MCPServer) and server.settings.auth is not None
+def own_auth(server: SDKServer) -> tuple[AuthSettings | None, TokenVerifier | None]:
+    """What the server itself says about bearer tokens."""
+    if not isinstance(server, MCPServer):
+        return None, None
+    return server.settings.auth, server._token_verifier
 
 
-def http_app(
-    server: SDKServer, options: Mapping[str, Any], auth: AuthSettings | None, verifier: TokenVerifier | None
-) -> Starlette:
-    """The SDK's application, with authentication that the server itself does not have."""
-    if auth is None:
-        return server.streamable_http_app(**options)
-    more: dict[str, Any] = {"auth": auth, "token_verifier": verifier}
+def http_app(server: SDKServer, options: Mapping[str, Any], auth: AuthSettings | None) -> Starlette:
+    """The SDK's application for everything but the MCP endpoint: custom routes, and the routes of ``auth``.
+
+    It checks no tokens. The endpoint is the application of the server's session manager, which it has from now on.
+    """
+    more: dict[str, Any] = {}
     if isinstance(server, MCPServer):
-        more |= {"custom_starlette_routes": server._custom_starlette_routes, "debug": server.settings.debug}
-    return low_level(server).streamable_http_app(**options, **more)
-
-
-def wrap_token_verifier(app: Starlette, wrap: Callable[[TokenVerifier], TokenVerifier]) -> bool:
-    """Put another verifier around the one of the SDK's application; False if it verifies no bearer tokens."""
-    for _, _, options in app.user_middleware:
-        backend = options.get("backend")
-        if isinstance(backend, BearerAuthBackend):
-            backend.token_verifier = wrap(backend.token_verifier)
-            return True
-    return False
+        more = {
+            "auth_server_provider": server._auth_server_provider,
+            "custom_starlette_routes": server._custom_starlette_routes,
+            "debug": server.settings.debug,
+        }
+    app = low_level(server).streamable_http_app(**{**more, **options}, auth=auth)
+    endpoint = options.get("streamable_http_path", "/mcp")
+    routes = [route for route in app.routes if isinstance(route, Route) and route.path != endpoint]
+    return Starlette(debug=app.debug, routes=routes)
 
 
 InputSchemaLookup: TypeAlias = "Callable[[str], Mapping[str, Any] | None]"
@@ -154,11 +150,6 @@ def hide_input_schemas(server: LowLevelServer[Any], is_hidden: Callable[[str], b
     return of_all_tools
 
 
-def set_session_app(manager: StreamableHTTPSessionManager, app: ASGIApp) -> None:
-    """Have the SDK's application hand its MCP requests to ``app``, which wraps the manager's own."""
-    manager.asgi_app = app  # type: ignore[assignment] # the SDK declares the class of its own
-
-
 def set_served(manager: StreamableHTTPSessionManager, server: LowLevelServer[Any]) -> None:
     """Have the sessions of ``manager`` served by ``server``."""
     manager.app = server
@@ -172,23 +163,6 @@ def open_sessions(manager: StreamableHTTPSessionManager) -> AbstractSet[str]:
 def has_ended(manager: StreamableHTTPSessionManager, session_id: str) -> bool:
     session = manager._server_instances.get(session_id)
     return session is None or session.is_terminated
-
-
-def mcp_endpoint(app: Starlette, options: Mapping[str, Any]) -> ASGIApp:
-    """The MCP endpoint of the SDK's application, wherever it is mounted, its authentication around it."""
-    endpoint: ASGIApp = next(route.endpoint for route in app.routes if _is_mcp(route, options))
-    for cls, args, kwargs in reversed(app.user_middleware):
-        endpoint = cls(endpoint, *args, **kwargs)
-    return endpoint
-
-
-def routes_beside_mcp(app: Starlette, options: Mapping[str, Any]) -> list[Route]:
-    """What the SDK's application serves at paths of its own: OAuth metadata, custom routes."""
-    return [route for route in app.routes if isinstance(route, Route) and not _is_mcp(route, options)]
-
-
-def _is_mcp(route: object, options: Mapping[str, Any]) -> TypeGuard[Route]:
-    return isinstance(route, Route) and route.path == options.get("streamable_http_path", "/mcp")
 
 
 async def offers(server: SDKServer) -> dict[str, int | None]:

@@ -8,7 +8,6 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import anyio
-from mcp.server.auth.middleware.bearer_auth import BearerAuthBackend
 from mcp.server.auth.settings import AuthSettings
 from mcp.server.connection import Connection
 from mcp.server.lowlevel.server import Server as LowLevelServer
@@ -16,7 +15,7 @@ from mcp.server.mcpserver import MCPServer
 from mcp.server.session import ServerSession
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from pydantic import AnyHttpUrl
-from starlette.requests import HTTPConnection
+from starlette.routing import Route
 
 from mcp_serving import sdk
 from tests.support.harness import INITIALIZE, ROOT
@@ -75,12 +74,11 @@ def test_a_joined_server_shares_handlers_that_are_registered_later() -> None:
     assert view.get_request_handler("custom/method") is not None
 
 
-def test_the_mcp_endpoint_is_found_among_the_routes_of_the_sdks_application() -> None:
-    server = MCPServer("x")
+def test_the_sdks_application_is_served_without_its_mcp_endpoint() -> None:
     for options in ({}, {"streamable_http_path": "/elsewhere"}):
-        app = server.streamable_http_app(**options)  # type: ignore[arg-type]
-        assert callable(sdk.mcp_endpoint(app, options))
-        assert sdk.routes_beside_mcp(app, options) == []
+        for server in (MCPServer("x"), LowLevelServer("x")):
+            assert sdk.http_app(server, options, None).routes == []
+            assert callable(server.session_manager.asgi_app)
 
 
 def test_an_mcpserver_serves_subscriptions_with_the_handler_that_can_end_them() -> None:
@@ -126,23 +124,20 @@ def test_an_mcpserver_keeps_its_custom_routes_in_this_private_attribute() -> Non
     @server.custom_route("/health", methods=["GET"])
     async def health(request: Any) -> Any: ...
 
-    auth = AuthSettings(issuer_url=AnyHttpUrl("https://issuer.example"), resource_server_url=None)
-    app = sdk.http_app(server, {}, auth, Verifier())
-    assert [route.path for route in sdk.routes_beside_mcp(app, {})] == ["/health"]
+    auth = AuthSettings(
+        issuer_url=AnyHttpUrl("https://issuer.example"),
+        resource_server_url=AnyHttpUrl("https://site.example/mcp"),
+        validate_token_resource=True,
+    )
+    paths = [route.path for route in sdk.http_app(server, {}, auth).routes if isinstance(route, Route)]
+    assert paths == ["/.well-known/oauth-protected-resource/mcp", "/health"]
 
 
-def test_the_backend_of_the_sdks_application_keeps_its_verifier_in_an_attribute() -> None:
-    server = MCPServer("x")
+def test_an_mcpserver_keeps_its_token_verifier_in_this_private_attribute() -> None:
     auth = AuthSettings(issuer_url=AnyHttpUrl("https://issuer.example"), resource_server_url=None)
-    app = sdk.http_app(server, {}, auth, Verifier())
-    wrapped = Verifier()
-    assert sdk.wrap_token_verifier(app, lambda verifier: wrapped)
-    (backend,) = (options["backend"] for _, _, options in app.user_middleware if "backend" in options)
-    assert isinstance(backend, BearerAuthBackend)
-    connection = HTTPConnection({"type": "http", "headers": [(b"authorization", b"Bearer secret")]})
-    anyio.run(backend.authenticate, connection)
-    assert wrapped.seen == ["secret"]
-    assert not sdk.wrap_token_verifier(server.streamable_http_app(), lambda verifier: wrapped)
+    verifier = Verifier()
+    assert sdk.own_auth(MCPServer("x", auth=auth, token_verifier=verifier)) == (auth, verifier)
+    assert sdk.own_auth(MCPServer("x")) == sdk.own_auth(LowLevelServer("x")) == (None, None)
 
 
 class Verifier:
@@ -151,24 +146,6 @@ class Verifier:
 
     async def verify_token(self, token: str) -> None:
         self.seen.append(token)
-
-
-def test_the_sdks_application_hands_its_requests_to_the_asgi_app_of_its_session_manager() -> None:
-    server = MCPServer("x")
-    app = server.streamable_http_app()
-    seen = []
-
-    async def session_app(scope: Any, receive: Any, send: Any) -> None:
-        seen.append(scope["path"])
-
-    sdk.set_session_app(server.session_manager, session_app)
-
-    async def run() -> None:
-        scope: Any = {"type": "http", "method": "POST", "path": "/mcp"}
-        await sdk.mcp_endpoint(app, {})(scope, None, None)  # type: ignore[arg-type]
-
-    anyio.run(run)
-    assert seen == ["/mcp"]
 
 
 def test_the_sdk_looks_up_input_schemas_in_an_attribute_of_the_low_level_server() -> None:

@@ -3,7 +3,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -11,13 +11,15 @@ from typing import TYPE_CHECKING, Any
 from django.conf import settings
 from django.urls import re_path
 from django.urls.exceptions import Resolver404
+from starlette.routing import Route
 
 from mcp_serving import channel_layer, sdk
 from mcp_serving.asgi import lifecycle, page
 from mcp_serving.loading import discover
 from mcp_serving.runtime import Runtime, imports_frozen
-from mcp_serving.security import access, hosts
-from mcp_serving.security.access import STATE_ONE, VERIFIER_FAILED, Access, VerifierFailed
+from mcp_serving.security import hosts
+from mcp_serving.security.access import ACCESS_OPTIONS, Access
+from mcp_serving.security.resource_metadata import WELL_KNOWN
 from mcp_serving.sessions.limits import Limits
 from mcp_serving.sessions.manager import Sessions
 from mcp_serving.sessions.resumable_events import SessionEvents
@@ -33,10 +35,9 @@ if TYPE_CHECKING:
     from mcp.server.lowlevel.server import Server as LowLevelServer
     from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
     from starlette.applications import Starlette
-    from starlette.routing import Route
     from starlette.types import ASGIApp, Receive, Scope, Send
 
-    from mcp_serving.security.access import UserForToken
+    from mcp_serving.security.bearer_tokens import UserForToken
 
 logger = logging.getLogger(__name__)
 
@@ -46,7 +47,7 @@ _NOT_STARTED = Refusal(503, "The MCP server could not be started.", headers={"re
 
 @dataclass(frozen=True, slots=True)
 class Mounted:
-    """What one start of a handler serves: the SDK's application, and in it the MCP endpoint alone."""
+    """What one start of a handler serves: the SDK's other routes, and the MCP endpoint."""
 
     app: ASGIApp
     mcp: ASGIApp
@@ -59,18 +60,19 @@ class StreamableHTTPHandler:
     before listening under ``manage.py runmcp``, else with the first request. Host and Origin are checked
     against Django's ``ALLOWED_HOSTS`` and ``CSRF_TRUSTED_ORIGINS``, unless ``transport_security`` is given.
 
-    Who may call is said by one of ``public``, ``login_required`` and ``auth``, or by the ``auth`` of the server
-    itself. A handler that says nothing is served while ``DEBUG`` is on.
+    ``public``, ``login_required``, ``auth`` or the ``auth`` of the server itself says who may call. A handler without
+    any of them accepts requests only with ``DEBUG = True``.
 
     Args:
         mcp: an ``MCPServer`` or a low-level ``Server`` of the SDK.
         public: everybody may call.
-        login_required: who is logged in may call, as ``scope["user"]`` says: put the handler, or the router, into
-            ``channels.auth.AuthMiddlewareStack``. Others get 401.
-        auth: who has a bearer token may call: a verifier (``mcp_serving.tokens.UserTokenVerifier()``, or anything
-            with the SDK's ``verify_token``), or the SDK's ``AuthSettings`` with a ``token_verifier`` beside it.
+        login_required: users who are logged in may call, as ``scope["user"]`` says: put the handler, or the router,
+            into ``channels.auth.AuthMiddlewareStack``. Others get 401, unless they have a token for ``auth``.
+        auth: callers with a bearer token may call. It is a verifier (``mcp_serving.tokens.UserTokenVerifier()``, or
+            anything with the SDK's ``verify_token``), a list of verifiers, or the SDK's ``AuthSettings`` with a
+            ``token_verifier`` beside it.
         token_verifier: goes with ``AuthSettings``.
-        required_scopes: what each token has to have, where ``auth`` is a verifier.
+        required_scopes: the scopes that each token needs, where ``auth`` is not ``AuthSettings``.
         user_for_token: a callable, sync or async, that is given the SDK's ``AccessToken`` and returns its Django
             user, which is then ``scope["user"]``; for None and for inactive users the token is refused.
         max_sessions_per_user: how many sessions one user or token may have open at once; None for any number.
@@ -102,7 +104,7 @@ class StreamableHTTPHandler:
         *,
         public: bool = False,
         login_required: bool = False,
-        auth: AuthSettings | TokenVerifier | None = None,
+        auth: AuthSettings | TokenVerifier | Sequence[TokenVerifier] | None = None,
         token_verifier: TokenVerifier | None = None,
         required_scopes: Sequence[str] = (),
         user_for_token: UserForToken | None = None,
@@ -113,7 +115,18 @@ class StreamableHTTPHandler:
     ) -> None:
         self._mcp = mcp
         self._server = sdk.low_level(mcp)
-        self.access = Access(mcp, public, login_required, auth, token_verifier, required_scopes, user_for_token)
+        self.paths: list[str] = []
+        """Where ``urlpatterns`` has put it, relative to the router."""
+        self.access = Access(
+            mcp,
+            public=public,
+            login_required=login_required,
+            auth=auth,
+            token_verifier=token_verifier,
+            required_scopes=required_scopes,
+            user_for_token=user_for_token,
+            paths=self.paths,
+        )
         """Who may call."""
         self._limits = Limits(max_sessions_per_user, max_streams_per_session, max_header_size)
         if options.get("event_store") is not None:
@@ -126,8 +139,6 @@ class StreamableHTTPHandler:
         # Built now, so that a wrong option is found at import; the first start uses it.
         self._built: tuple[Starlette, StreamableHTTPSessionManager, Sessions] | None = self._build()
         self._failing = False
-        self.paths: list[str] = []
-        """Where ``urlpatterns`` has put it, relative to the router."""
         lifecycle.register(self)
         discover()
 
@@ -144,9 +155,9 @@ class StreamableHTTPHandler:
     @property
     def access_problem(self) -> str | None:
         """What is wrong with it once ``DEBUG`` is off; None where it says who may call."""
-        if self.access.is_stated:
+        if self.access.is_configured:
             return None
-        return f"The StreamableHTTPHandler at {self.place} does not say who may call: give it {STATE_ONE}"
+        return f"The StreamableHTTPHandler at {self.place} does not say who may call: give it {ACCESS_OPTIONS}"
 
     def urlpatterns(self, path: str, middleware: Callable[[ASGIApp], ASGIApp] | None = None) -> list[URLPattern]:
         """The routes for a Channels ``URLRouter``: ``path`` with and without a trailing slash, and what
@@ -166,8 +177,12 @@ class StreamableHTTPHandler:
         app, *_ = self._built or self._build()
         others = [
             as_route(route.path_regex.pattern.removeprefix("^/"), around(partial(self._serve_other_route, route)))
-            for route in sdk.routes_beside_mcp(app, self.options)
+            for route in app.routes
+            if isinstance(route, Route)
         ]
+        if self.access.metadata is not None:
+            document = partial(self._serve_openly, self.access.metadata.document(f"/{path}"))
+            others.append(as_route(rf"^{re.escape(f'{WELL_KNOWN}/{path}'.strip('/'))}/?\Z", around(document)))
         return [as_route(rf"^{re.escape(path)}/?\Z", around(self)), *others]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -214,23 +229,23 @@ class StreamableHTTPHandler:
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         if refused := self._refusal(scope):
             await refused(scope, receive, send)
-        elif page.is_wanted(scope):
+        else:
+            await self.access.serve(self._serve_admitted, scope, receive, send)
+
+    async def _serve_admitted(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if page.is_wanted(scope):
             await page.page_about(self._server)(scope, receive, send)
         elif (mounted := await self._mounted()) is None:
             await _NOT_STARTED(scope, receive, send)
         else:
-            access.begin_request()
-            try:
-                await _exchange(mounted.mcp, scope, receive, send)
-            except VerifierFailed:
-                await VERIFIER_FAILED(scope, receive, send)
+            await _exchange(mounted.mcp, scope, receive, send)
 
     def _refusal(self, scope: Scope) -> Refusal | None:
         """Why the request is refused before anything of it is parsed."""
         return (
             self._limits.refusal(scope)
             or (hosts.refusal(scope) if self._checks_hosts else None)
-            or self.access.refusal(scope)
+            or self.access.refusal_without_access_option()
         )
 
     def _refusal_on_another_route(self, scope: Scope) -> Refusal | None:
@@ -238,21 +253,25 @@ class StreamableHTTPHandler:
         return (
             self._limits.refusal(scope)
             or (hosts.refusal(scope, any_origin=scope["method"] in _SAFE_METHODS) if self._checks_hosts else None)
-            or self.access.refusal_if_unstated()
+            or self.access.refusal_without_access_option()
         )
 
     async def _serve_other_route(self, route: Route, scope: Scope, receive: Receive, send: Send) -> None:
         async def serve(scope: Scope, receive: Receive, send: Send) -> None:
-            if refused := self._refusal_on_another_route(scope):
-                await refused(scope, receive, send)
-            elif (mounted := await self._mounted()) is None:
+            if (mounted := await self._mounted()) is None:
                 await _NOT_STARTED(scope, receive, send)
             else:
                 below = {**scope, "root_path": _root_path(scope["path"], route)}
-                access.begin_request()
-                with suppress(VerifierFailed):  # which Starlette has answered, and raises again
-                    async with thread_of_its_own():
-                        await mounted.app(below, receive, send)
+                async with thread_of_its_own():
+                    await mounted.app(below, receive, send)
+
+        await self._serve_openly(partial(self.access.serve_anybody, serve), scope, receive, send)
+
+    async def _serve_openly(self, app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve a route that is open to callers without a token."""
+
+        async def serve(scope: Scope, receive: Receive, send: Send) -> None:
+            await (self._refusal_on_another_route(scope) or app)(scope, receive, send)
 
         _leave_doubled_slash_to_django(scope)
         await self._guarded(serve, scope, receive, send)
@@ -285,15 +304,10 @@ class StreamableHTTPHandler:
         return mounted
 
     def _build(self) -> tuple[Starlette, StreamableHTTPSessionManager, Sessions]:
-        app = sdk.http_app(self._mcp, self.options, *self.access.settings)
+        app = sdk.http_app(self._mcp, self.options, self.access.auth_settings)
         app.debug = app.debug and settings.DEBUG  # it shows tracebacks to whoever asks for a custom route
-        if sdk.wrap_token_verifier(app, self.access.checked):
-            app.add_exception_handler(Exception, access.answer_to_error)
         manager = self._mcp.session_manager
-        # Innermost, where it is known who calls.
-        sessions = Sessions(manager, self._limits)
-        sdk.set_session_app(manager, sessions)
-        return app, manager, sessions
+        return app, manager, Sessions(manager, self._limits)
 
     @asynccontextmanager
     async def _run(self) -> AsyncIterator[Mounted]:
@@ -308,7 +322,7 @@ class StreamableHTTPHandler:
             relay = Relay(layer, serve_relayed, self.place, manager.max_request_body_size)
         try:
             async with manager.run(), sessions.shared(relay):
-                yield Mounted(app, sdk.mcp_endpoint(app, self.options))
+                yield Mounted(app, sessions)
         finally:
             if isinstance(manager.event_store, SessionEvents):
                 await manager.event_store.aclose()

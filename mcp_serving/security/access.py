@@ -1,208 +1,226 @@
-"""Who may call an MCP endpoint: stated where its handler is made, found out for each request."""
+"""Access control of a handler: its options, and the decision about each request."""
 
 from __future__ import annotations
 
 import logging
-import traceback
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from django.conf import settings
+from mcp.server.auth.routes import build_resource_metadata_url
 from mcp.server.auth.settings import AuthSettings
-from pydantic import AnyHttpUrl
-from starlette.requests import Request
-from starlette.responses import PlainTextResponse, Response
 
-from mcp_serving import current_request, sdk
-from mcp_serving.logs import escaped_lines
-from mcp_serving.threads import DjangoThreads, thread_of_its_own
+from mcp_serving import sdk
+from mcp_serving.security.bearer_tokens import BearerTokens, Caller, VerifierFailed, bearer_token
+from mcp_serving.security.resource_metadata import ResourceMetadata, SignInVerifier, challenge, resource_url
 from mcp_serving.web_servers.responses import Refusal
 
 if TYPE_CHECKING:
-    from mcp.server.auth.provider import AccessToken, TokenVerifier
-    from starlette.types import Scope
+    from mcp.server.auth.provider import TokenVerifier
+    from starlette.types import ASGIApp, Receive, Scope, Send
+
+    from mcp_serving.security.bearer_tokens import Resource, UserForToken
 
 logger = logging.getLogger(__name__)
 
-LOOKUP_THREADS = 16
-"""How many sync ``user_for_token`` may run at once, and so how many connections they have: a slow one holds up few."""
+ACCESS_OPTIONS = "public=True, login_required=True or auth=..."
 
-UserForToken = Callable[["AccessToken"], Any]
-
-STATE_ONE = "public=True, login_required=True or auth=..."
+_VERIFIER_FAILED = Refusal(503, "Try again later.", headers={"retry-after": "5"})
 
 
-class VerifierFailed(Exception):
-    """A token could be neither accepted nor refused."""
-
-
-VERIFIER_FAILED = Refusal(503, "Try again later.", headers={"retry-after": "5"})
-
-
-async def answer_to_error(_: Request, error: Exception) -> Response:
-    """What Starlette answers on the server's other routes, where one failed before there was an answer."""
-    if isinstance(error, VerifierFailed):
-        return VERIFIER_FAILED.response
-    return PlainTextResponse("Internal Server Error", 500)
-
-
-@dataclass(frozen=True)
 class Access:
     """Who may call a handler.
 
     Args:
-        server: the MCP server; one of the SDK's may bring ``auth`` of its own.
+        server: the MCP server. A server of the SDK may have ``auth`` itself.
         public: everybody.
-        login_required: who is logged in, by ``scope["user"]``.
-        auth: who has a bearer token: the SDK's ``AuthSettings`` with a ``token_verifier``, or a verifier alone.
+        login_required: users who are logged in, by ``scope["user"]``.
+        auth: callers with a bearer token: a verifier, several verifiers, or the SDK's ``AuthSettings`` with a
+            ``token_verifier``.
         token_verifier: the verifier for ``AuthSettings``.
-        required_scopes: what each token needs, where ``auth`` is a verifier.
-        user_for_token: the Django user of a token; by default what the verifier knows of that, if anything.
+        required_scopes: the scopes that each token needs, where ``auth`` is not ``AuthSettings``.
+        user_for_token: finds the Django user of a token; by default the verifier's own ``user_for_token``, if any.
+        paths: where the handler is mounted, relative to the router; filled by ``urlpatterns``.
 
     Raises:
-        ValueError, TypeError: more than one of them is stated, or one with what does not belong to it.
+        ValueError, TypeError: two of the options contradict each other, or one has a value of the wrong kind.
     """
 
-    server: sdk.SDKServer
-    public: bool = False
-    login_required: bool = False
-    auth: AuthSettings | TokenVerifier | None = None
-    token_verifier: TokenVerifier | None = None
-    required_scopes: Sequence[str] = ()
-    user_for_token: UserForToken | None = None
-    _told: set[str] = field(default_factory=set, init=False, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        stated = [name for name in ("public", "login_required", "auth") if getattr(self, name)]
-        if sdk.has_auth(self.server):
-            stated.append("the server's own auth")
-        if len(stated) > 1:
-            raise ValueError(f"Who may call is stated by {' and '.join(stated)}: say one of {STATE_ONE}")
-        if isinstance(self.required_scopes, str):
-            raise TypeError(f"required_scopes is {self.required_scopes!r}; it has to be a list of scopes.")
-        self._check_auth()
-        if self.user_for_token is not None and not self._by_token:
-            raise ValueError("user_for_token needs auth=..., on the handler or on the server: there is no token.")
-
-    def _check_auth(self) -> None:
-        if isinstance(self.auth, AuthSettings):
-            if self.token_verifier is None:
-                raise ValueError("auth=AuthSettings(...) needs a token_verifier beside it.")
-            if self.required_scopes:
-                raise ValueError("required_scopes belongs into AuthSettings(required_scopes=...).")
-            return
-        if self.token_verifier is not None:
-            raise ValueError("token_verifier needs auth=AuthSettings(...) beside it; alone, it is auth=... itself.")
-        if self.auth is None and self.required_scopes:
+    def __init__(
+        self,
+        server: sdk.SDKServer,
+        *,
+        public: bool = False,
+        login_required: bool = False,
+        auth: AuthSettings | TokenVerifier | Sequence[TokenVerifier] | None = None,
+        token_verifier: TokenVerifier | None = None,
+        required_scopes: Sequence[str] = (),
+        user_for_token: UserForToken | None = None,
+        paths: Sequence[str] = (),
+    ) -> None:
+        self._public = public
+        self._login_required = login_required
+        own_settings, own_verifier = sdk.own_auth(server)
+        self._must_not_contradict(auth is not None, own_verifier is not None)
+        verifiers = _verifiers(auth, token_verifier)
+        if isinstance(required_scopes, str):
+            raise TypeError(f"required_scopes is {required_scopes!r}; it has to be a list of scopes.")
+        if required_scopes and isinstance(auth, AuthSettings):
+            raise ValueError("required_scopes belongs into AuthSettings(required_scopes=...).")
+        if required_scopes and not verifiers:
             raise ValueError("required_scopes needs auth=..., the verifier of the tokens that have them.")
-        if self.auth is not None and not hasattr(self.auth, "verify_token"):
-            raise TypeError(
-                f"auth is {self.auth!r}; it has to be the SDK's AuthSettings, or a verifier with verify_token()."
+        self.auth_settings = auth if isinstance(auth, AuthSettings) else own_settings
+        """The SDK's settings, from which it makes its routes for OAuth."""
+        if own_verifier is not None:
+            verifiers = [own_verifier]
+        if user_for_token is not None and not verifiers:
+            raise ValueError("user_for_token needs auth=..., on the handler or on the server: there is no token.")
+        configured = self.auth_settings
+        self._required_scopes = list(required_scopes if configured is None else configured.required_scopes or ())
+        needs_resource = configured is not None and configured.validate_token_resource is True
+        self._tokens = BearerTokens(verifiers, user_for_token, needs_resource=needs_resource) if verifiers else None
+        with_sign_in = [each for each in verifiers if isinstance(each, SignInVerifier)]
+        self.metadata = ResourceMetadata(paths, with_sign_in, lambda: self._required_scopes) if with_sign_in else None
+        """The RFC 9728 documents of the handler; None where no verifier knows an authorization server."""
+        self._logged: set[str] = set()
+
+    def _must_not_contradict(self, auth: bool, own_auth: bool) -> None:
+        given = {
+            "public": self._public,
+            "login_required": self._login_required,
+            "auth": auth,
+            "the server's own auth": own_auth,
+        }
+        names = [name for name, is_given in given.items() if is_given]
+        if len(names) > 1 and ("public" in names or (auth and own_auth)):
+            raise ValueError(
+                f"The handler has {' and '.join(names)}, which contradict each other: give it {ACCESS_OPTIONS}. "
+                "login_required=True and auth=... go together, and auth may be a list."
             )
 
     @property
-    def is_stated(self) -> bool:
-        return self.public or self.login_required or self._by_token
+    def is_configured(self) -> bool:
+        """Whether one of the access options is given."""
+        return self._public or self._login_required or self._tokens is not None
 
-    @property
-    def _by_token(self) -> bool:
-        return self.auth is not None or sdk.has_auth(self.server)
+    # One request
 
-    def refusal_if_unstated(self) -> Refusal | None:
-        """Why everybody is refused, where nobody has said who may call."""
-        if self.is_stated or settings.DEBUG:
+    async def serve(self, app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
+        """Let ``app`` answer in the name of the caller, or refuse the request before anything of it is parsed."""
+        if self._public or not self.is_configured:
+            await app(scope, receive, send)
+            return
+        try:
+            admitted = await self._admit(scope)
+        except VerifierFailed:
+            admitted = _VERIFIER_FAILED
+        if isinstance(admitted, Caller):
+            with admitted.current():
+                await app(admitted.scope(scope), receive, send)
+        else:
+            await (admitted or app)(scope, receive, send)
+
+    async def serve_anybody(self, app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
+        """Let ``app`` answer, in the name of the caller if the request has a token that is accepted."""
+        try:
+            caller = await self._caller(scope)
+        except VerifierFailed:
+            await _VERIFIER_FAILED(scope, receive, send)
+            return
+        if caller is None:
+            await app(scope, receive, send)
+        else:
+            with caller.current():
+                await app(caller.scope(scope), receive, send)
+
+    def refusal_without_access_option(self) -> Refusal | None:
+        """Why every request is refused: the handler has no access option, and ``DEBUG`` is off."""
+        if self.is_configured or settings.DEBUG:
             return None
-        self._tell_once(
-            f"Refused every request: DEBUG is off, and the handler does not say who may call: give it {STATE_ONE}"
+        self._log_once(
+            f"Refused every request: DEBUG is off, and the handler does not say who may call: give it {ACCESS_OPTIONS}"
         )
         return Refusal(403, "This MCP endpoint is not open: its handler does not say who may call.")
 
-    def refusal(self, scope: Scope) -> Refusal | None:
-        """Why the caller is refused before anything is parsed; None where they may pass, or have a token to show."""
-        if refused := self.refusal_if_unstated():
-            return refused
-        if self.login_required and not _is_logged_in(scope):
+    async def _admit(self, scope: Scope) -> Caller | Refusal | None:
+        """The caller by a token, None for a caller who is logged in, or why the request is refused."""
+        has_token = bearer_token(scope) is not None
+        if self._login_required and not (has_token and self._tokens is not None):
+            if _is_logged_in(scope):
+                return None
             if "user" not in scope:
-                self._tell_once(
-                    "Refused every request: login_required=True needs to know who is logged in. Put the handler into "
+                self._log_once(
+                    "login_required=True needs to know who is logged in. Put the handler into "
                     "channels.auth.AuthMiddlewareStack, or another middleware that fills scope['user']."
                 )
+        caller = await self._caller(scope)
+        if caller is None:
+            return self._not_admitted(scope, has_token)
+        missing = [each for each in self._required_scopes if each not in caller.token.scopes]
+        if missing:
+            logger.info("Refused a request for %.200r: its token lacks the scope %s.", scope["path"], missing[0])
+            return self._refusal(403, f"The token lacks the scope {missing[0]}.", scope, "insufficient_scope")
+        return caller
+
+    async def _caller(self, scope: Scope) -> Caller | None:
+        text = bearer_token(scope)
+        if self._tokens is None or not text:
+            return None
+        return await self._tokens.caller(text, self._resource(scope))
+
+    def _resource(self, scope: Scope) -> Resource:
+        if self.auth_settings is None:
+            return lambda: resource_url(scope)
+        url = self.auth_settings.resource_server_url
+        return (lambda: str(url)) if self.auth_settings.validate_token_resource else None
+
+    def _not_admitted(self, scope: Scope, has_token: bool) -> Refusal:
+        if self._tokens is None:
             logger.info("Refused a request for %.200r: nobody is logged in.", scope["path"])
             return Refusal(401, "Log in first.", headers={"www-authenticate": 'Cookie realm="Django"'})
-        return None
+        reason = "its bearer token is not accepted" if has_token else "it has no bearer token"
+        logger.info("Refused a request for %.200r: %s.", scope["path"], reason)
+        told = "The bearer token is not accepted." if has_token else "A bearer token is required."
+        return self._refusal(401, told, scope, "invalid_token" if has_token else None)
 
-    def _tell_once(self, what: str) -> None:
-        if what not in self._told:
-            self._told.add(what)
-            logger.error(what)
+    def _refusal(self, status: int, told: str, scope: Scope, error: str | None) -> Refusal:
+        metadata, scopes = None, self._required_scopes
+        if self.metadata is not None:
+            metadata, scopes = self.metadata.url(scope), self.metadata.scopes()
+        elif self.auth_settings is not None and self.auth_settings.resource_server_url is not None:
+            metadata = str(build_resource_metadata_url(self.auth_settings.resource_server_url))
+        return Refusal(status, told, headers={"www-authenticate": challenge(error, metadata, scopes)})
 
-    # Bearer tokens
+    def _log_once(self, message: str) -> None:
+        if message not in self._logged:
+            self._logged.add(message)
+            logger.error(message)
 
-    @property
-    def settings(self) -> tuple[AuthSettings | None, TokenVerifier | None]:
-        """For the SDK: what ``auth`` says."""
-        if self.auth is None or isinstance(self.auth, AuthSettings):
-            return self.auth, self.token_verifier
-        # Without a resource server, nothing is published: the issuer is never told to anybody.
-        issuer = AnyHttpUrl("https://no-issuer.invalid")
-        scopes = list(self.required_scopes)
-        return AuthSettings(issuer_url=issuer, resource_server_url=None, required_scopes=scopes), self.auth
 
-    def checked(self, verifier: TokenVerifier) -> TokenVerifier:
-        """``verifier``, which finds the Django user too, and whose failures are told from its refusals."""
-        return _CheckedVerifier(verifier, self.user_for_token or getattr(verifier, "user_for_token", None))
+def _verifiers(
+    auth: AuthSettings | TokenVerifier | Sequence[TokenVerifier] | None, token_verifier: TokenVerifier | None
+) -> list[TokenVerifier]:
+    """The verifiers that ``auth`` and ``token_verifier`` name."""
+    if isinstance(auth, AuthSettings):
+        if token_verifier is None:
+            raise ValueError("auth=AuthSettings(...) needs a token_verifier beside it.")
+        return [token_verifier]
+    if token_verifier is not None:
+        raise ValueError("token_verifier needs auth=AuthSettings(...) beside it; alone, it is auth=... itself.")
+    if auth is None:
+        return []
+    verifiers: list[Any] = list(auth) if isinstance(auth, Sequence) and not isinstance(auth, str) else [auth]
+    if not verifiers:
+        raise ValueError("auth is an empty list; it has to name at least one verifier.")
+    for each in verifiers:
+        if not hasattr(each, "verify_token"):
+            raise TypeError(
+                f"auth is {each!r}; it has to be the SDK's AuthSettings, a verifier with verify_token(), or a list of "
+                "verifiers."
+            )
+    return verifiers
 
 
 def _is_logged_in(scope: Scope) -> bool:
     user = scope.get("user")
     return user is not None and bool(user.is_authenticated)
-
-
-def begin_request() -> None:
-    """A request begins: nothing is known of its token yet."""
-    current_request.update(token_user=None)
-
-
-def with_user_of_token(scope: Scope) -> Scope:
-    """The scope with the Django user of the request's token, where there is one."""
-    user = current_request.get().token_user
-    return scope if user is None else {**scope, "user": user}
-
-
-class _CheckedVerifier:
-    """A token verifier that never opens a door by failing."""
-
-    def __init__(self, verifier: TokenVerifier, user_for_token: UserForToken | None) -> None:
-        self._verifier = verifier
-        self._user_for_token = user_for_token
-        self._threads = DjangoThreads(LOOKUP_THREADS)
-
-    async def verify_token(self, token: str) -> AccessToken | None:
-        try:
-            async with thread_of_its_own():  # for the async ORM, in the verifier too
-                accepted = await self._verifier.verify_token(token)
-                if accepted is None or self._user_for_token is None:
-                    return accepted
-                user = await self._threads.call(self._user_for_token, accepted)
-            if user is None or not user.is_active:
-                logger.info("Refused a bearer token: %s.", "it has no user" if user is None else "its user is inactive")
-                return None
-        except Exception:
-            _log_without(token)
-            raise VerifierFailed from None
-        current_request.update(token_user=user)
-        return accepted
-
-
-def _log_without(token: str) -> None:
-    """Log the exception that is being handled: such errors like to quote what they could not read."""
-    text = traceback.format_exc()
-    if len(token) > 3:  # a shorter one is no secret, and is found in any text
-        for quoted in {token, repr(token)[1:-1]}:
-            text = text.replace(quoted, "[the token]")
-    record = logger.makeRecord(
-        logger.name, logging.ERROR, __file__, 0, "A bearer token could not be verified; its request gets 503.", (), None
-    )
-    record.exc_text = escaped_lines(text)
-    logger.handle(record)

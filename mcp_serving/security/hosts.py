@@ -35,6 +35,16 @@ def refusal(scope: Scope, *, any_origin: bool = False) -> Refusal | None:
     return Refusal(403, _TOLD.format("Origin"), f"Origin {origin!r} is neither this host nor in CSRF_TRUSTED_ORIGINS")
 
 
+def origin_of(scope: Scope) -> str:
+    """The scheme and host of a request, such as ``https://example.com``, proxy settings of Django included."""
+    request = _ScopeRequest(scope)
+    try:
+        host = request.get_host()
+    except DisallowedHost:  # the project checks hosts by other rules: with the SDK's transport_security
+        host = f"{request.META['SERVER_NAME']}:{request.META['SERVER_PORT']}"
+    return f"{request.scheme}://{host}"
+
+
 def _host_alone(scope: Scope) -> bytes | None:
     """The one Host header, where nothing else of the request takes part in the decision; most are such."""
     if settings.USE_X_FORWARDED_HOST:

@@ -14,7 +14,6 @@ from mcp_types import INTERNAL_ERROR
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 
 from mcp_serving import current_request, sdk
-from mcp_serving.security import access
 from mcp_serving.security.principal import principal
 from mcp_serving.sessions import session_ids
 from mcp_serving.sessions.limits import TOO_MANY_SESSIONS, TOO_MANY_STREAMS, Limits, counted
@@ -64,7 +63,6 @@ class Sessions:
         self._has_warned = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        scope = access.with_user_of_token(scope)
         if self._manager.event_store is None or self._manager.stateless:
             # Without an event store, the SDK does not answer a request that resumes a stream. Without this header, its
             # client gets a new stream.

@@ -121,8 +121,11 @@ def auth_settings(**options: Any) -> AuthSettings:
 
 
 CONTRADICTIONS: dict[str, tuple[dict[str, Any], str]] = {
-    "public and login": ({"public": True, "login_required": True}, "by public and login_required: say one of"),
-    "public and auth": ({"public": True, "auth": Verifier()}, "by public and auth: say one of"),
+    "public and login": ({"public": True, "login_required": True}, "has public and login_required, which contradict"),
+    "public and auth": ({"public": True, "auth": Verifier()}, "has public and auth, which contradict each other"),
+    "no verifiers": ({"auth": []}, "auth is an empty list"),
+    "one that is no verifier": ({"auth": [Verifier(), "token"]}, r"auth is 'token'; it has to be"),
+    "settings in a list": ({"auth": [auth_settings()]}, r"auth is AuthSettings\(.*; it has to be"),
     "settings alone": ({"auth": auth_settings()}, "needs a token_verifier beside it"),
     "a verifier alone": ({"token_verifier": Verifier()}, "alone, it is auth=... itself"),
     "scopes twice": (
@@ -133,9 +136,9 @@ CONTRADICTIONS: dict[str, tuple[dict[str, Any], str]] = {
     "scopes as text": ({"auth": Verifier(), "required_scopes": "shop"}, "it has to be a list of scopes"),
     "no verifier": ({"auth": "token"}, r"auth is 'token'; it has to be"),
     "users without tokens": ({"public": True, "user_for_token": print}, "user_for_token needs auth="),
-    "no session": ({"public": True, "max_sessions_per_user": 0}, "max_sessions_per_user is 0; it has to be"),
-    "text": ({"public": True, "max_streams_per_session": "9"}, "max_streams_per_session is '9'; it has to be"),
-    "no header": ({"public": True, "max_header_size": True}, "max_header_size is True; it has to be"),
+    "no session": ({"public": True, "max_sessions_per_user": 0}, "max_sessions_per_user is 0; it must be"),
+    "text": ({"public": True, "max_streams_per_session": "9"}, "max_streams_per_session is '9'; it must be"),
+    "no header": ({"public": True, "max_header_size": True}, "max_header_size is True; it must be"),
 }
 
 
@@ -149,7 +152,7 @@ def test_a_contradiction_is_found_where_the_handler_is_made(options: dict[str, A
 def test_a_server_that_asks_for_tokens_itself_says_who_may_call() -> None:
     server = MCPServer("guarded", auth=auth_settings(), token_verifier=Verifier())
     assert StreamableHTTPHandler(server).access_problem is None
-    with pytest.raises(ValueError, match="by public and the server's own auth: say one of"):
+    with pytest.raises(ValueError, match="has public and the server's own auth, which contradict"):
         StreamableHTTPHandler(server, public=True)
 
 
@@ -227,7 +230,9 @@ def test_without_a_token_that_counts_the_answer_is_401_with_its_challenge(
     refused = site.ask(path, modern=modern, **headers)
     assert refused.status_code == 401
     challenge = refused.headers["www-authenticate"]
-    assert challenge.startswith('Bearer error="invalid_token"')
+    assert challenge.startswith("Bearer")
+    assert ('error="invalid_token"' in challenge) is headers.get("Authorization", "").startswith("Bearer")
+    assert 'scope="shop"' in challenge
     document = 'resource_metadata="http://localhost/.well-known/oauth-protected-resource/oauth"'
     assert (document in challenge) is (path == "/oauth")
 
@@ -237,6 +242,7 @@ def test_a_token_without_the_scope_gets_403(path: str, site: AccessServers) -> N
     refused = site.ask(path, modern=True, **bearer("ann-scopeless"))
     assert refused.status_code == 403
     assert 'error="insufficient_scope"' in refused.headers["www-authenticate"]
+    assert 'scope="shop"' in refused.headers["www-authenticate"]
     assert site.ask(path, modern=True, **bearer("ann-token")).status_code == 200
 
 
