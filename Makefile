@@ -10,15 +10,23 @@ FASTMCP := $(VENV)/fastmcp
 FASTMCP_READY := $(FASTMCP)/.ready
 SITE := build/docs
 
-.PHONY: run test fuzz lint docs bench conformance clients versions clean
+.PHONY: run check test unit fuzz lint docs bench conformance clients versions clean
 
 run: $(READY)
 	$(BIN)/python manage.py migrate --verbosity 0
 	$(BIN)/python manage.py create_demo_data
 	exec $(BIN)/python manage.py runmcp --transport http
 
+# Format, lint, types, and the tests that start no process: under a minute.
+check: $(READY)
+	$(MAKE) --no-print-directory --jobs --output-sync lint unit
+
+unit: $(READY)
+	$(BIN)/python -m pytest -n auto --dist worksteal -m 'not process and not serial' $(ARGS)
+
+# As many tests at once as there are CPUs, then those marked `serial` one after another. ARGS=-n0: nothing at once.
 test: $(READY)
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest -n auto --dist worksteal $(ARGS)
 
 # Ten times the requests of `make test`, and each time others; the seed is in the line that make prints.
 fuzz: $(READY)

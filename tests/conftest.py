@@ -13,12 +13,28 @@ import pytest
 
 from tests.support import in_django  # sets Django up, for the tests that need no process
 from tests.support.harness import ROOT, Events
+from tests.support.markers import (
+    pytest_collection_finish,
+    pytest_configure_node,
+    pytest_fixture_setup,
+    pytest_runtest_protocol,
+    pytest_runtest_setup,
+    pytest_xdist_make_scheduler,
+)
 from tests.support.postgres import PostgreSQL, running_postgresql
 from tests.support.private_redis import Redis, running_redis
 
 if TYPE_CHECKING:
     from tests.support.access_servers import AccessServers
 
+__all__ = [
+    "pytest_collection_finish",
+    "pytest_configure_node",
+    "pytest_fixture_setup",
+    "pytest_runtest_protocol",
+    "pytest_runtest_setup",
+    "pytest_xdist_make_scheduler",
+]
 
 # Where the tests run in the background of a script, or under nohup, these are ignored, also in every child:
 # `runmcp` would leave them so, rightly. The tests are about a process that gets them.

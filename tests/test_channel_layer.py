@@ -51,6 +51,7 @@ def test_a_layer_that_reaches_no_other_process_is_not_used() -> None:
         assert channel_layer.shared_layer() is not None
 
 
+@pytest.mark.process
 def test_with_several_hosts_a_channel_receives_at_the_host_to_which_others_send(
     redis: Redis, redis_of_its_own: Redis
 ) -> None:

@@ -88,6 +88,7 @@ def test_a_wrong_setting_is_one_line_in_runmcp_and_an_error_of_check(values: dic
         assert re.search(message, text, re.IGNORECASE), text
 
 
+@pytest.mark.process
 def test_runmcp_and_check_exit_with_1_and_one_line_for_a_wrong_setting() -> None:
     wrong = {"TEST_MCP_SERVING": json.dumps({**SERVER, "TRANSPORT": "websocket"})}
     command = manage("runmcp", **wrong)
@@ -141,6 +142,7 @@ def test_a_path_to_something_else_than_a_server_is_one_line_in_runmcp_and_an_err
         assert re.search(message, text), text
 
 
+@pytest.mark.process
 def test_an_error_in_the_projects_code_is_one_line_without_a_traceback() -> None:
     command = manage("runmcp", TEST_MCP_SERVING='{"SERVER": "tests.project.broken_module.server"}')
     assert command.returncode == 1
@@ -153,6 +155,7 @@ def test_an_error_names_a_file_only_if_the_mistake_is_in_it() -> None:
     )
 
 
+@pytest.mark.process
 def test_the_text_of_a_module_that_exits_is_printed() -> None:
     command = manage("runmcp", "--server", "tests.project.exits.server")
     assert command.stderr == "set SHOP_URL first\n"
@@ -163,12 +166,14 @@ def test_without_a_server_the_error_says_what_to_set() -> None:
     assert "set MCP_SERVING = {'SERVER': 'project.mcp.server'} or give --server PATH" in refusal(MCP_SERVING={})
 
 
+@pytest.mark.process
 def test_the_server_may_be_an_option_and_may_be_created_by_a_callable() -> None:
     command = manage("runmcp", "--server", "tests.project.mcp.make_server", TEST_MCP_SERVING="{}")
     assert "MCP server made-server (1 tool) is on standard input and output" in command.stderr
     assert command.returncode == 0
 
 
+@pytest.mark.process
 def test_an_empty_server_is_served_with_a_warning() -> None:
     command = manage("runmcp", "--server", "tests.project.mcp.empty")
     assert "empty-server has no tool, no resource and no prompt" in command.stderr
@@ -212,6 +217,7 @@ def test_without_debug_the_allowed_hosts_must_be_set_before_it_listens() -> None
 # The SDK
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("name", ["mcp.py", "mcp/__init__.py"])
 def test_a_module_named_mcp_that_hides_the_sdk_is_named(name: str, tmp_path: Path) -> None:
     module = tmp_path / name
@@ -225,6 +231,7 @@ def test_a_module_named_mcp_that_hides_the_sdk_is_named(name: str, tmp_path: Pat
         assert "Traceback" not in command.stderr
 
 
+@pytest.mark.process
 def test_an_app_named_mcp_that_hides_the_sdk_is_named(tmp_path: Path) -> None:
     (tmp_path / "mcp").mkdir()
     (tmp_path / "mcp" / "__init__.py").write_text("")
@@ -333,6 +340,7 @@ def test_deploy_checks_report_a_channel_layer_that_cannot_be_created() -> None:
 # The mcp modules of apps
 
 
+@pytest.mark.process
 def test_the_mcp_module_of_an_installed_app_is_imported_when_the_server_is_needed() -> None:
     with_app = {"TEST_APPS": '["tests.project.reusable"]'}
     command = manage("runmcp", "--server", "tests.project.mcp.empty", **with_app)
@@ -347,6 +355,7 @@ def test_the_mcp_module_of_an_installed_app_is_imported_when_the_server_is_neede
 # What is imported, and where text is printed
 
 
+@pytest.mark.process
 def test_text_that_the_project_or_django_prints_goes_to_standard_error() -> None:
     with runmcp("--server", "tests.project.talkative.server") as process:
         process.wait_for("is on standard input and output")
@@ -359,6 +368,7 @@ def test_text_that_the_project_or_django_prints_goes_to_standard_error() -> None
         assert "of Daphne and Twisted it has loaded []" in process.errors
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("command", ["check", "migrate"])
 def test_having_the_app_installed_loads_neither_the_sdk_nor_daphne_in_other_commands(command: str) -> None:
     databases = json.dumps({"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}})
@@ -378,6 +388,7 @@ def test_having_the_app_installed_loads_neither_the_sdk_nor_daphne_in_other_comm
     assert done.stderr.splitlines()[-1] == "[]", done.stderr
 
 
+@pytest.mark.process
 def test_importing_the_package_touches_no_settings_and_loads_no_daphne() -> None:
     script = (
         "import sys, mcp_serving; mcp_serving.Server, mcp_serving.Transport, mcp_serving.StreamableHTTPHandler\n"

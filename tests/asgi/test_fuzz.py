@@ -40,6 +40,7 @@ QUIET = 0.01
 """Seconds without a word after which a stream counts as standing."""
 
 pytestmark = [
+    pytest.mark.serial,
     pytest.mark.timeout(900 + REQUESTS // 10),
     # The SDK leaves the streams of a request whose client was gone at once to the garbage collector.
     pytest.mark.filterwarnings("ignore:Unclosed <MemoryObject:ResourceWarning"),

@@ -30,7 +30,7 @@ CONNECTIONS = int(os.environ.get("FUZZ_CONNECTIONS", "700"))
 GROWTH = 30_000
 """Kilobytes."""
 
-pytestmark = pytest.mark.timeout(900 + CONNECTIONS)
+pytestmark = [pytest.mark.process, pytest.mark.serial, pytest.mark.timeout(900 + CONNECTIONS)]
 
 
 @dataclass(frozen=True)

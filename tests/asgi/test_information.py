@@ -17,6 +17,8 @@ from tests.support.harness import INITIALIZE, INITIALIZED, MODERN_META, Process,
 from tests.support.http_client import listen
 from tests.support.raw_http import exchange, headers_of, open_session
 
+pytestmark = pytest.mark.process
+
 # Failures
 
 Way = Callable[[str], tuple[str, dict[str, Any]]]

@@ -52,6 +52,7 @@ async def state_over_http(address: str) -> str:
         return text_of(answer.messages[-1])
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("end", [close_stdin, terminate])
 def test_both_transports_share_one_lifespan(end: Callable[[Process], None], events: Events) -> None:
     with serving_http(transport="both", env=events.env) as (process, address):
@@ -63,6 +64,7 @@ def test_both_transports_share_one_lifespan(end: Callable[[Process], None], even
     assert events.all() == ONCE
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("transport", ["http", "both"])
 def test_a_listen_failure_leaves_the_lifespan(transport: str, events: Events) -> None:
     with serving_http() as (_, address):
@@ -74,6 +76,7 @@ def test_a_listen_failure_leaves_the_lifespan(transport: str, events: Events) ->
     assert events.all() == ONCE
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("transport", ["stdio", "http", "both"])
 def test_a_signal_before_the_lifespan_is_entered_is_a_clean_end(transport: str, events: Events) -> None:
     slow = {**events.env, "TEST_LIFESPAN": "slow start", "TEST_ENDPOINTS": tcp(free_port())}
@@ -85,6 +88,7 @@ def test_a_signal_before_the_lifespan_is_entered_is_a_clean_end(transport: str, 
     assert events.all() == ["lifespan starting"]
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("transport", ["stdio", "http"])
 def test_a_cleanup_that_raises_is_reported(transport: str, events: Events) -> None:
     failing = {**events.env, "TEST_LIFESPAN": "cleanup raises", "TEST_ENDPOINTS": tcp(free_port())}
@@ -96,6 +100,7 @@ def test_a_cleanup_that_raises_is_reported(transport: str, events: Events) -> No
     assert events.all() == ONCE
 
 
+@pytest.mark.process
 def test_a_cleanup_that_raises_keeps_nothing_else_from_being_left(events: Events) -> None:
     failing = {**events.env, "TEST_LIFESPAN": "cleanup raises"}
     with serving_http("--shutdown-timeout", "1", env=failing) as (process, address):
@@ -116,6 +121,7 @@ def test_a_cleanup_that_raises_keeps_nothing_else_from_being_left(events: Events
     assert events.all()[-1] == "other lifespan left"
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("transport", ["stdio", "http"])
 def test_a_cleanup_that_hangs_is_cut_at_the_deadline(transport: str, events: Events) -> None:
     hanging = {**events.env, "TEST_LIFESPAN": "cleanup hangs", "TEST_ENDPOINTS": tcp(free_port())}
@@ -128,6 +134,7 @@ def test_a_cleanup_that_hangs_is_cut_at_the_deadline(transport: str, events: Eve
     assert events.all() == [*ONCE, "cleanup cut"]
 
 
+@pytest.mark.process
 def test_a_signal_cuts_a_cleanup_that_hangs(events: Events) -> None:
     with runmcp("--shutdown-timeout", "30", env={**events.env, "TEST_LIFESPAN": "cleanup hangs"}) as process:
         process.wait_for("is on standard input")
@@ -138,6 +145,7 @@ def test_a_signal_cuts_a_cleanup_that_hangs(events: Events) -> None:
     assert events.all() == [*ONCE, "cleanup cut"]
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("server", ["daphne", "uvicorn"])
 def test_another_asgi_server_leaves_the_lifespan_when_it_is_stopped(server: str, events: Events) -> None:
     with serving(server, env=events.env) as (process, address):
@@ -156,6 +164,7 @@ def test_another_asgi_server_leaves_the_lifespan_when_it_is_stopped(server: str,
     assert events.all() == ONCE
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("server", ["runmcp", "daphne"])
 def test_a_request_while_the_lifespan_is_left_does_not_enter_it_again(server: str, events: Events) -> None:
     with serving(server, env={**events.env, "TEST_LIFESPAN": "slow cleanup"}) as (process, address):

@@ -34,6 +34,7 @@ def address() -> Iterator[str]:
         yield address
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("mode", ["auto", "legacy"])
 @pytest.mark.parametrize(
     ("path", "tool", "arguments", "answer"),
@@ -59,11 +60,13 @@ def test_each_handler_of_a_router_serves_the_sdks_client(
     anyio.run(talk)
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("path", ["/mcp", "/mcp/", "/nested/mcp", "/nested/mcp/", "/other", "/other/"])
 def test_a_path_answers_with_and_without_a_trailing_slash(address: str, path: str) -> None:
     assert status_of(address, path) == NOT_ACCEPTABLE
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     "path",
     ["/mcpx", "/mcp/x", "//mcp", "/mcp//", "/mcp%0A", "/mcp/%0A", "/MCP", "/xmcp", "/nested//mcp", "/nested/mcpx"],
@@ -72,11 +75,13 @@ def test_every_other_path_is_djangos(address: str, path: str) -> None:
     assert status_of(address, path) == NOT_FOUND
 
 
+@pytest.mark.process
 def test_a_custom_route_of_the_server_is_served_below_the_routers_prefix(address: str) -> None:
     assert Request(address, "/nested/items/7").read() == b"item 7"
     assert status_of(address, "/items/7") == NOT_FOUND
 
 
+@pytest.mark.process
 def test_middleware_around_a_handler_sees_its_responses(address: str) -> None:
     for path, found in (("/wrapped/mcp", "was here"), ("/mcp", "")):
         answer = Request(address, path)
@@ -87,6 +92,7 @@ def test_middleware_around_a_handler_sees_its_responses(address: str) -> None:
 # The SDK's own authentication
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("authorization", [None, "Bearer wrong", "Basic cmlnaHQ="])
 @pytest.mark.parametrize("modern", [True, False])
 def test_a_guarded_server_is_never_open_without_a_token(address: str, authorization: str | None, modern: bool) -> None:
@@ -100,6 +106,7 @@ def test_a_guarded_server_is_never_open_without_a_token(address: str, authorizat
     assert b"secret" not in answer.read()
 
 
+@pytest.mark.process
 def test_the_right_token_opens_a_guarded_server(address: str) -> None:
     async def talk() -> None:
         async with (
@@ -112,6 +119,7 @@ def test_the_right_token_opens_a_guarded_server(address: str) -> None:
     anyio.run(talk)
 
 
+@pytest.mark.process
 def test_the_protected_resource_metadata_is_served_by_the_same_urlpatterns(address: str) -> None:
     document = json.loads(Request(address, "/.well-known/oauth-protected-resource/guarded/mcp").read())
     assert document["resource"] == "http://testserver/guarded/mcp"
@@ -121,6 +129,7 @@ def test_the_protected_resource_metadata_is_served_by_the_same_urlpatterns(addre
 # A person, and clients that ask for something else
 
 
+@pytest.mark.process
 def test_a_browser_is_shown_a_page_that_says_what_this_is(address: str) -> None:
     answer = Request(address, "/mcp", headers={"Accept": "text/html,application/xhtml+xml,*/*;q=0.8"})
     assert answer.status == 200
@@ -130,6 +139,7 @@ def test_a_browser_is_shown_a_page_that_says_what_this_is(address: str) -> None:
     assert b"streamable HTTP" in page
 
 
+@pytest.mark.process
 def test_a_browsers_head_request_gets_the_pages_headers_alone(address: str) -> None:
     answer = Request(address, "/mcp", "HEAD", {"Accept": "text/html"})
     assert answer.status == 200
@@ -137,12 +147,14 @@ def test_a_browsers_head_request_gets_the_pages_headers_alone(address: str) -> N
     assert answer.read() == b""
 
 
+@pytest.mark.process
 def test_a_clients_get_that_accepts_no_stream_is_refused_by_the_sdk(address: str) -> None:
     answer = Request(address, "/mcp", headers={"Accept": "application/json"})
     assert answer.status == NOT_ACCEPTABLE
     assert b"Client must accept text/event-stream" in answer.read()
 
 
+@pytest.mark.process
 def test_a_head_request_that_no_browser_sends_is_refused_by_the_sdk(address: str) -> None:
     answer = Request(address, "/mcp", "HEAD", {"Accept": "application/json"})
     assert answer.read() == b""
@@ -339,6 +351,7 @@ def test_what_is_no_server_of_the_sdk_is_an_error_at_construction() -> None:
         StreamableHTTPHandler("a server")  # type: ignore[arg-type]
 
 
+@pytest.mark.process
 def test_a_body_over_the_limit_gets_413(address: str) -> None:
     answer = post(address, "/mcp", call(1, "size", modern=True, text="x" * (5 * 1024 * 1024)))
     answer.read()

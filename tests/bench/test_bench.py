@@ -46,6 +46,7 @@ LINES = {
 NEEDED = {"orm": "postgres", "relay": "redis", "events": "redis"}
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("part", [pytest.param(part, marks=needs_nginx if part == "relay" else ()) for part in PARTS])
 def test_a_quick_run_of_a_part_prints_its_lines_of_the_table_and_what_was_run_on(
     part: str, request: pytest.FixtureRequest
@@ -61,11 +62,13 @@ def test_a_quick_run_of_a_part_prints_its_lines_of_the_table_and_what_was_run_on
     assert "mcp 2." in done.stdout
 
 
+@pytest.mark.process
 def test_make_runs_them_although_there_is_a_folder_of_that_name() -> None:
     done = subprocess.run(["make", "--dry-run", "bench", "ARGS=--quick"], cwd=ROOT, capture_output=True, text=True)
     assert "-m bench --quick\n" in done.stdout
 
 
+@pytest.mark.process
 def test_the_page_is_written_from_all_parts_only() -> None:
     done = bench("--write", "--only", "stdio")
     assert done.returncode == 2

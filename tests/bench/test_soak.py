@@ -5,8 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 
+import pytest
+
 from bench.soak import IDLE_TIMEOUT, Load, problems, soak
 from tests.support.harness import serving_http
+
+pytestmark = [pytest.mark.process, pytest.mark.serial]
 
 
 def test_nothing_stays_behind_after_calls_sessions_and_cut_streams() -> None:

@@ -10,6 +10,8 @@ from mcp import Client
 
 from tests.support.harness import serving_http
 
+pytestmark = pytest.mark.process
+
 
 @pytest.mark.parametrize("mode", ["auto", "legacy"])
 def test_a_client_calls_a_tool_beside_djangos_views(mode: str) -> None:

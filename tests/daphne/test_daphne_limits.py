@@ -80,6 +80,7 @@ def served() -> Iterator[tuple[Process, str]]:
         yield served
 
 
+@pytest.mark.process
 def test_a_root_path_of_a_clients_own_counts_for_nothing(served: tuple[Process, str]) -> None:
     for root_path in (b"/elsewhere", b"/\xff"):
         head = b"GET /quick/ HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nDaphne-Root-Path: " + root_path
@@ -89,6 +90,7 @@ def test_a_root_path_of_a_clients_own_counts_for_nothing(served: tuple[Process, 
 # Bodies
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     "request_bytes",
     [
@@ -109,6 +111,7 @@ def test_a_body_over_the_limit_is_refused_at_once(served: tuple[Process, str], r
     assert_refused(answer, 413)
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("how", ["announced", "in chunks"])
 def test_a_client_that_sends_100_mb_without_looking_reads_why_it_was_refused(
     served: tuple[Process, str], how: str
@@ -127,6 +130,7 @@ def test_a_client_that_sends_100_mb_without_looking_reads_why_it_was_refused(
     assert peak_memory(process) - before < LITTLE / 4
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("how", ["announced", "in chunks", "in tiny chunks"])
 def test_a_body_up_to_the_limit_arrives_byte_for_byte(served: tuple[Process, str], how: str) -> None:
     body = random.Random(1).randbytes(LIMIT)
@@ -140,6 +144,7 @@ def test_a_body_up_to_the_limit_arrives_byte_for_byte(served: tuple[Process, str
     assert answer.endswith(f"{LIMIT} {hashlib.sha256(body).hexdigest()}".encode())
 
 
+@pytest.mark.process
 def test_a_form_is_left_to_django(served: tuple[Process, str]) -> None:
     body = b"a=%s" % (b"x" * 1000)
     form = "Content-Type: multipart/form-data; boundary=it-is-none"
@@ -147,6 +152,7 @@ def test_a_form_is_left_to_django(served: tuple[Process, str]) -> None:
     assert answer.endswith(f"{len(body)} {hashlib.sha256(body).hexdigest()}".encode())
 
 
+@pytest.mark.process
 def test_a_client_that_waits_for_a_word_before_its_body_gets_it(served: tuple[Process, str]) -> None:
     with connected(served[1]) as connection:
         connection.sendall(post_head("Content-Length: 4", "Expect: 100-continue", "Connection: close"))
@@ -158,6 +164,7 @@ def test_a_client_that_waits_for_a_word_before_its_body_gets_it(served: tuple[Pr
 # Headers
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     "request_bytes",
     [
@@ -175,12 +182,14 @@ def test_headers_over_the_limits_are_refused_at_once(served: tuple[Process, str]
     assert_refused(answer, 431)
 
 
+@pytest.mark.process
 def test_headers_up_to_the_limits_are_served(served: tuple[Process, str]) -> None:
     many = {f"X-{number}": "x" for number in range(45)}
     assert Request(served[1], "/quick/", headers=many).read() == b"quick"
     assert Request(served[1], "/quick/", headers={"Cookie": "x" * 7800}).read() == b"quick"
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     "request_bytes",
     [
@@ -209,6 +218,7 @@ def impatient() -> Iterator[tuple[Process, str]]:
         yield served
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("at_once", "dribbled"),
     [
@@ -240,12 +250,14 @@ def test_a_request_that_comes_byte_by_byte_is_refused_while_others_are_served(
         assert_refused(answer + everything(connection), 408)
 
 
+@pytest.mark.process
 def test_a_request_that_stops_coming_is_refused_at_the_same_time(impatient: tuple[Process, str]) -> None:
     before = time.monotonic()
     assert_refused(exchange(impatient[1], post_head("Content-Length: 10") + b"half"), 408)
     assert 1.9 < time.monotonic() - before < 1.9 + AT_ONCE
 
 
+@pytest.mark.process
 def test_an_idle_connection_is_closed_after_its_time_and_one_that_is_answered_is_not(
     impatient: tuple[Process, str],
 ) -> None:
@@ -259,6 +271,7 @@ def test_an_idle_connection_is_closed_after_its_time_and_one_that_is_answered_is
         assert 3.9 < time.monotonic() - before < 3.9 + AT_ONCE
 
 
+@pytest.mark.process
 def test_an_upload_that_is_slow_but_in_time_arrives(impatient: tuple[Process, str]) -> None:
     with connected(impatient[1]) as connection:
         connection.sendall(post_head("Content-Length: 2", "Connection: close"))
@@ -268,6 +281,7 @@ def test_an_upload_that_is_slow_but_in_time_arrives(impatient: tuple[Process, st
         assert everything(connection).endswith(hashlib.sha256(b"ab").hexdigest().encode())
 
 
+@pytest.mark.process
 def test_a_websocket_outlives_every_timeout_of_http(impatient: tuple[Process, str]) -> None:
     async def talk() -> None:
         async with websocket(impatient[1].replace("http", "ws") + "/echo/") as echo:
@@ -282,6 +296,7 @@ def test_a_websocket_outlives_every_timeout_of_http(impatient: tuple[Process, st
 # HTTP/1.1
 
 
+@pytest.mark.process
 def test_requests_on_one_connection_are_answered_in_turn(served: tuple[Process, str]) -> None:
     _, address = served
     bodies = [random.Random(number).randbytes(number) for number in (0, 1, 70_000, 10, 200_000, 1)]
@@ -307,6 +322,7 @@ def test_requests_on_one_connection_are_answered_in_turn(served: tuple[Process, 
     asyncio.run(talk())
 
 
+@pytest.mark.process
 def test_over_tls_a_client_reads_why_it_was_refused(tmp_path: Path) -> None:
     with bounded_over_tls(tmp_path, max_request_body_size=LIMIT) as (_, connect):
         for body, status in ((bytes(LIMIT), 200), (bytes(20_000_000), 413)):
@@ -320,6 +336,7 @@ def test_over_tls_a_client_reads_why_it_was_refused(tmp_path: Path) -> None:
                     assert_refused(answer, 413)
 
 
+@pytest.mark.process
 def test_clients_that_are_being_refused_do_not_delay_the_exit() -> None:
     with bounded() as (process, address), ExitStack() as connections:
         for request in (post_head("Content-Length: 999999999"), post_head("Content-Length: 999999999"), b"GET /"):
@@ -335,6 +352,7 @@ def test_clients_that_are_being_refused_do_not_delay_the_exit() -> None:
 # Many
 
 
+@pytest.mark.process
 def test_5000_open_connections_cost_little_memory_and_others_are_served() -> None:
     many = 5_000
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -412,6 +430,7 @@ def test_an_option_that_only_daphne_knows_is_passed_on() -> None:
         Server(None, ["tcp:port=0"], max_body=1)
 
 
+@pytest.mark.process
 def test_runmcp_says_in_one_line_what_is_wrong_with_an_option() -> None:
     env = {"TEST_ENDPOINTS": '["tcp:port=0"]', "TEST_DAPHNE": '{"read_timeout": -1}'}
     with runmcp(*COMMAND, env=env) as process:

@@ -32,12 +32,14 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Process, 
         yield process, address, unix, events
 
 
+@pytest.mark.process
 def test_port_0_is_announced_as_the_port_that_was_bound(served: tuple[Process, str, Path, Events]) -> None:
     _, address, _, _ = served
     assert not address.endswith(":0")
     assert Request(address, "/prefix/quick/").read() == b"quick"
 
 
+@pytest.mark.process
 def test_the_sdks_client_is_served_below_the_root_path(served: tuple[Process, str, Path, Events]) -> None:
     _, address, _, _ = served
 
@@ -49,6 +51,7 @@ def test_the_sdks_client_is_served_below_the_root_path(served: tuple[Process, st
     anyio.run(talk)
 
 
+@pytest.mark.process
 def test_a_unix_socket_is_served_too(served: tuple[Process, str, Path, Events]) -> None:
     _, _, unix, _ = served
     with socket.socket(socket.AF_UNIX) as connection:
@@ -60,6 +63,7 @@ def test_a_unix_socket_is_served_too(served: tuple[Process, str, Path, Events]) 
     assert b"quick" in received
 
 
+@pytest.mark.process
 def test_proxy_headers_and_an_overridden_create_application_shape_the_scope(
     served: tuple[Process, str, Path, Events],
 ) -> None:
@@ -73,6 +77,7 @@ def test_proxy_headers_and_an_overridden_create_application_shape_the_scope(
     }
 
 
+@pytest.mark.process
 def test_the_server_name_is_in_the_responses(served: tuple[Process, str, Path, Events]) -> None:
     _, address, _, _ = served
     answer = Request(address, "/prefix/quick/")
@@ -80,6 +85,7 @@ def test_the_server_name_is_in_the_responses(served: tuple[Process, str, Path, E
     assert answer.header("server") == "own-name"
 
 
+@pytest.mark.process
 def test_the_http_timeout_is_in_force(served: tuple[Process, str, Path, Events]) -> None:
     _, address, _, _ = served
     answer = Request(address, "/prefix/slow-async/?seconds=8")
@@ -88,18 +94,21 @@ def test_the_http_timeout_is_in_force(served: tuple[Process, str, Path, Events])
     assert answer.seconds < 4
 
 
+@pytest.mark.process
 def test_the_action_logger_hears_of_requests(served: tuple[Process, str, Path, Events]) -> None:
     _, address, _, events = served
     Request(address, "/prefix/quick/?logged").read()
     events.wait_for("http complete /prefix/quick/?logged")
 
 
+@pytest.mark.process
 def test_the_builder_and_the_hooks_of_daphne_are_called_once(served: tuple[Process, str, Path, Events]) -> None:
     _, _, _, events = served
     noted = [events.all().count(event) for event in ("built", "own run", "ready", "own listen_success")]
     assert noted == [1, 1, 1, 2]
 
 
+@pytest.mark.process
 def test_verbosity_2_logs_what_twisted_says_and_not_in_a_circle(events: Events) -> None:
     env = {**events.env, "TEST_ENDPOINTS": '["tcp:port=0:interface=127.0.0.1"]', "TEST_VERBOSITY": "2"}
     # Given as an object, not as a callable.
@@ -116,6 +125,7 @@ def test_verbosity_2_logs_what_twisted_says_and_not_in_a_circle(events: Events) 
     assert [event for event in events.all() if event.startswith("own run")] == ["own run", "own run returned"]
 
 
+@pytest.mark.process
 def test_the_builder_is_never_called_for_stdio(events: Events) -> None:
     with runmcp("--transport", "stdio", "--http-server", "tests.project.daphnes.build", env=events.env) as process:
         process.wait_for("is on standard input and output")

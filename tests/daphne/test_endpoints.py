@@ -19,6 +19,7 @@ from tests.support.harness import Events, free_port, runmcp, tcp
 HTTP = ("--transport", "http")
 
 
+@pytest.mark.process
 def test_a_tls_endpoint_serves_the_sdks_client_over_https(tmp_path: Path) -> None:
     authority = trustme.CA()
     certificate = authority.issue_cert("localhost", "127.0.0.1")
@@ -87,6 +88,7 @@ def test_an_endpoint_that_can_be_used_is_not_refused(endpoint: str) -> None:
     _check_endpoint(endpoint)
 
 
+@pytest.mark.process
 def test_one_bad_endpoint_keeps_the_good_ones_from_listening(events: Events) -> None:
     port = free_port()
     endpoints = json.dumps([f"tcp:port={port}:interface=127.0.0.1", "tcp:port=70000"])
@@ -96,6 +98,7 @@ def test_one_bad_endpoint_keeps_the_good_ones_from_listening(events: Events) -> 
     assert events.all() == []
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("builder", "expected"),
     [
@@ -114,6 +117,7 @@ def test_a_builder_of_no_usable_server_is_told_in_one_line(builder: str, expecte
     assert events.all() == []
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("transport", ["http", "both"])
 def test_a_port_in_use_ends_everything(transport: str, events: Events) -> None:
     with socket.socket() as taken:
@@ -130,6 +134,7 @@ def test_a_port_in_use_ends_everything(transport: str, events: Events) -> None:
     assert "own listen_error" in noted
 
 
+@pytest.mark.process
 def test_a_socket_that_may_not_be_bound_ends_everything(tmp_path: Path, events: Events) -> None:
     endpoints = json.dumps([f"unix:{tmp_path / 'missing' / 'socket'}"])
     with runmcp(*HTTP, env={**events.env, "TEST_ENDPOINTS": endpoints}) as process:

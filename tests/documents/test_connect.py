@@ -49,6 +49,7 @@ def test_the_page_configures_three_clients_over_stdio_and_two_over_http() -> Non
     assert (len(COMMANDS), len(ADDRESSES)) == (3, 2)
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("entry", COMMANDS, ids=str)
 def test_the_command_in_a_clients_configuration_serves_the_project(entry: dict[str, Any], mysite: Path) -> None:
     assert entry["command"].endswith("/.venv/bin/python")
@@ -64,6 +65,7 @@ def test_the_command_in_a_clients_configuration_serves_the_project(entry: dict[s
     anyio.run(work)
 
 
+@pytest.mark.process
 def test_the_addresses_headers_and_the_client_on_the_page_reach_a_server_over_http(mysite: Path) -> None:
     token = manage(mysite, "manage.py", "mcptoken", "create", "ann").strip()
     command = [sys.executable, "manage.py", "runmcp", "--transport", "http"]

@@ -179,6 +179,7 @@ def bearer(mysite: MySite) -> str:
     return mysite.tokens[0]
 
 
+@pytest.mark.process
 @needs_nginx
 @pytest.mark.parametrize("mode", MODES)
 def test_behind_nginx_the_first_event_comes_before_the_tool_ends(
@@ -196,6 +197,7 @@ def test_behind_nginx_the_first_event_comes_before_the_tool_ends(
     behind_nginx.talk(work, mode, bearer)
 
 
+@pytest.mark.process
 @needs_nginx
 @pytest.mark.parametrize("mode", MODES)
 def test_behind_nginx_the_question_of_a_write_tool_is_asked_and_answered(
@@ -216,6 +218,7 @@ def test_behind_nginx_the_question_of_a_write_tool_is_asked_and_answered(
     assert len(asked) == 1
 
 
+@pytest.mark.process
 @needs_nginx
 def test_behind_nginx_a_body_passes_up_to_the_bound_and_not_beyond(behind_nginx: Site, bearer: str) -> None:
     async def work(client: Client) -> None:
@@ -231,6 +234,7 @@ def test_behind_nginx_a_body_passes_up_to_the_bound_and_not_beyond(behind_nginx:
     assert anyio.run(too_large) == 413
 
 
+@pytest.mark.process
 @needs_nginx
 def test_behind_nginx_the_client_has_its_own_address_scheme_and_host(behind_nginx: Site, bearer: str) -> None:
     async def work(client: Client) -> None:
@@ -252,6 +256,7 @@ def test_behind_nginx_the_client_has_its_own_address_scheme_and_host(behind_ngin
     assert anyio.run(lambda: statuses(**{"Daphne-Root-Path": "/mcp"})) not in (404, 421)
 
 
+@pytest.mark.process
 @needs_nginx
 def test_behind_nginx_the_admin_is_at_its_place(behind_nginx: Site) -> None:
     async def work() -> httpx2.Response:
@@ -337,6 +342,7 @@ async def accept(_: Any, params: ElicitRequestParams) -> ElicitResult:
     return ElicitResult(action="accept", content={})
 
 
+@pytest.mark.process
 @needs_nginx
 @pytest.mark.parametrize("mode", MODES)
 def test_on_redis_any_worker_does_everything(any_worker: Site, mysite: MySite, mode: str) -> None:
@@ -353,6 +359,7 @@ def test_on_redis_any_worker_does_everything(any_worker: Site, mysite: MySite, m
     assert len(homes) == 2
 
 
+@pytest.mark.process
 @needs_nginx
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("key", ["$http_authorization", "$remote_addr"])
@@ -365,6 +372,7 @@ def test_a_client_that_nginx_leads_to_the_same_worker_can_do_everything(
         assert len(processes) == 1
 
 
+@pytest.mark.process
 @needs_nginx
 def test_a_client_of_2026_07_28_may_have_its_requests_anywhere(two_workers: dict[str, Site], bearer: str) -> None:
     site = two_workers["$http_mcp_session_id"]  # it has no session, so nginx goes round
@@ -376,6 +384,7 @@ def test_a_client_of_2026_07_28_may_have_its_requests_anywhere(two_workers: dict
     site.talk(process_and_question, "auto", bearer, elicitation_callback=accept)
 
 
+@pytest.mark.process
 @needs_nginx
 def test_the_id_of_a_session_leads_nowhere_in_particular(two_workers: dict[str, Site], bearer: str) -> None:
     site = two_workers["$http_mcp_session_id"]
@@ -390,6 +399,7 @@ def test_the_id_of_a_session_leads_nowhere_in_particular(two_workers: dict[str, 
     assert not all(survives() for _ in range(12))
 
 
+@pytest.mark.process
 def test_uvicorns_workers_serve_clients_of_each_generation(tmp_path: Path, mysite: MySite, redis: Redis) -> None:
     folder = mysite.copy(tmp_path / "mysite", "howto/workers.md")
     on_redis(folder, redis)
@@ -456,6 +466,7 @@ def listening() -> Iterator[socket.socket]:
         yield listening
 
 
+@pytest.mark.process
 def test_while_a_process_is_replaced_new_connections_wait_for_the_next(
     tmp_path: Path, mysite: MySite, listening: socket.socket
 ) -> None:
@@ -497,6 +508,7 @@ def test_while_a_process_is_replaced_new_connections_wait_for_the_next(
     asyncio.run(work())
 
 
+@pytest.mark.process
 def test_twisted_removes_the_file_of_a_unix_socket_that_it_was_given(tmp_path: Path, mysite: MySite) -> None:
     """Why the page warns of it: if this fails, the warning may go."""
     folder = mysite.copy(tmp_path / "mysite", "howto/systemd.md")
@@ -522,6 +534,7 @@ def test_systemd_waits_longer_than_the_shutdown_may_take(page: str, name: str) -
     assert "--transport http" in service["ExecStart"]
 
 
+@pytest.mark.process
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not installed")
 def test_systemd_has_nothing_against_the_units(tmp_path: Path) -> None:
     names = {

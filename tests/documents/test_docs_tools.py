@@ -12,6 +12,8 @@ import pytest
 
 from tests.support.harness import ROOT
 
+pytestmark = pytest.mark.process
+
 DOCUMENT = (ROOT / "docs" / "tools.md").read_text()
 CONFTEST = "import os\nos.environ['DJANGO_SETTINGS_MODULE'] = 'mysite.settings'\nimport django\ndjango.setup()\n"
 

@@ -20,6 +20,8 @@ from mcp_types import ElicitRequestParams, ElicitResult
 
 from tests.support.harness import DEADLINE, ROOT, Process, free_port, running
 
+pytestmark = pytest.mark.process
+
 READ_TOOLS = ["order_details", "revenue_by_month", "sales_report", "search_orders"]
 WRITE_TOOLS = {
     "clerk": ["cancel_order", "restock_product"],

@@ -32,6 +32,7 @@ def tutorial(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.process
 def test_the_tests_on_the_page_about_testing_pass(tutorial: Path) -> None:
     write_files(tutorial, "howto/testing.md")
     done = subprocess.run(
@@ -82,6 +83,7 @@ def worker(folder: Path, **env: str) -> Iterator[tuple[Process, str]]:
         yield process, f"http://127.0.0.1:{port}"
 
 
+@pytest.mark.process
 def test_who_was_cut_off_resumes_from_memory_and_from_redis_at_another_worker(
     tutorial: Path, tmp_path: Path, redis_of_its_own: Redis
 ) -> None:
@@ -114,6 +116,7 @@ async def answers(folder: Path, arguments: list[str], *calls: str) -> list[objec
             return [result.structured_content["result"] for result in results]  # type: ignore[index]
 
 
+@pytest.mark.process
 def test_a_script_with_the_sdks_run_answers_the_same_after_it_has_moved(tutorial: Path, tmp_path: Path) -> None:
     script = copy_with(tmp_path / "before", tutorial, "howto/migrate-sdk.md", "server.py")
     moved = copy_with(tmp_path / "after", tutorial, "howto/migrate-sdk.md", "mysite/mcp.py")
@@ -121,6 +124,7 @@ def test_a_script_with_the_sdks_run_answers_the_same_after_it_has_moved(tutorial
     assert before == anyio.run(answers, moved, ["manage.py", "runmcp"], "count_tasks") == [1]
 
 
+@pytest.mark.process
 def test_a_server_of_the_sdk_is_served_as_it_is(tutorial: Path, tmp_path: Path) -> None:
     folder = copy_with(tmp_path / "mysite", tutorial, "howto/migrate-sdk.md", "server.py")
     script = (folder / "server.py").read_text()
@@ -131,6 +135,7 @@ def test_a_server_of_the_sdk_is_served_as_it_is(tutorial: Path, tmp_path: Path) 
     assert anyio.run(answers, folder, server, "count_tasks") == [1]
 
 
+@pytest.mark.process
 def test_toolsets_of_django_mcp_server_have_become_functions(tutorial: Path, tmp_path: Path) -> None:
     folder = copy_with(
         tmp_path / "mysite", tutorial, "howto/migrate-django-mcp-server.md", "tasks/mcp.py", "mysite/mcp.py"
@@ -140,6 +145,7 @@ def test_toolsets_of_django_mcp_server_have_become_functions(tutorial: Path, tmp
     assert anyio.run(answers, folder, server, "count_tasks", "who_am_i") == [1, "ann"]
 
 
+@pytest.mark.process
 def test_a_notification_of_the_page_reaches_clients_in_another_process(tmp_path: Path, redis: Redis) -> None:
     folder = project(tmp_path / "mysite", "notifications.md")
     settings = folder / "mysite" / "settings.py"

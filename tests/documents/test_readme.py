@@ -14,6 +14,7 @@ from tests.support.harness import DEADLINE, ROOT
 README = ROOT / "README.md"
 
 
+@pytest.mark.process
 @pytest.mark.timeout(300)
 def test_the_steps_of_the_readme_lead_to_a_first_tool_call_over_stdio_and_then_over_http(tmp_path: Path) -> None:
     with shell(tmp_path) as first, shell(tmp_path) as second:

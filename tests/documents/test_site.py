@@ -48,6 +48,7 @@ class _Loads(HTMLParser):
         self.loaded |= {given[name] for name in names if name in given}
 
 
+@pytest.mark.process
 def test_the_site_loads_nothing_from_another_host(site: Path) -> None:
     pages = list(site.rglob("*.html"))
     assert len(pages) > 20
@@ -59,6 +60,7 @@ def test_the_site_loads_nothing_from_another_host(site: Path) -> None:
             assert urlsplit(target).scheme in ("", "data"), f"{sheet}: {target}"
 
 
+@pytest.mark.process
 def test_every_page_is_in_the_navigation(site: Path) -> None:
     navigation = (site / "index.html").read_text()
     for page in DOCS.rglob("*.md"):
@@ -66,6 +68,7 @@ def test_every_page_is_in_the_navigation(site: Path) -> None:
             assert f'href="{page.relative_to(DOCS).with_suffix(".html")}"' in navigation, page
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("module", ["mcp_serving", "mcp_serving.daphne", "mcp_serving.testing", "mcp_serving.tokens"])
 def test_every_public_name_is_on_the_page_about_the_api(site: Path, module: str) -> None:
     described = _Loads((site / "reference" / "api.html").read_text()).ids

@@ -10,6 +10,8 @@ import pytest
 from tests.documents.walkthrough import Shell, follow, new_project, shell
 from tests.support.documents import DOCS
 
+pytestmark = pytest.mark.process
+
 
 @pytest.fixture
 def terminal(tmp_path: Path) -> Iterator[Shell]:

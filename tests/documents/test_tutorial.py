@@ -9,6 +9,8 @@ import pytest
 from tests.documents.walkthrough import follow, shell
 from tests.support.documents import DOCS
 
+pytestmark = pytest.mark.process
+
 
 @pytest.mark.timeout(300)
 def test_the_tutorial_works_as_it_is_written(tmp_path: Path) -> None:

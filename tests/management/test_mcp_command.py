@@ -18,6 +18,8 @@ import pytest
 from tests.support.harness import DEADLINE, ROOT
 from tests.support.terminal import BECOME_ITS_TERMINAL
 
+pytestmark = pytest.mark.process
+
 
 def mcp(shop: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(

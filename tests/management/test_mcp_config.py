@@ -58,6 +58,7 @@ def config(shop: dict[str, str], home: Path, *arguments: str) -> subprocess.Comp
 # The entries
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("client", "file", "keys", "entry"),
     [
@@ -102,6 +103,7 @@ def _shown(home: Path, file: str) -> str:
     return file if file in (".mcp.json", ".vscode/mcp.json", "mcp.json") else str(home / file)
 
 
+@pytest.mark.process
 def test_a_process_is_configured_with_absolute_paths_and_the_user(shop: dict[str, str], tmp_path: Path) -> None:
     done = config(shop, tmp_path, "cursor", "--user", "clerk")
     assert json.loads(done.stdout) == {
@@ -115,6 +117,7 @@ def test_a_process_is_configured_with_absolute_paths_and_the_user(shop: dict[str
     assert done.stderr == f"This belongs into {tmp_path}/.cursor/mcp.json; --write puts it there.\n"
 
 
+@pytest.mark.process
 def test_the_configured_process_serves_the_user(shop: dict[str, str], tmp_path: Path) -> None:
     import anyio
     from mcp import Client, StdioServerParameters
@@ -141,6 +144,7 @@ def test_claude_code_is_shown_its_own_command() -> None:
     assert command == "claude mcp add shop --env A=b -- python manage.py"
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [
@@ -157,6 +161,7 @@ def test_a_mistake_is_one_line(shop: dict[str, str], tmp_path: Path, arguments: 
     assert len(done.stderr.splitlines()) == 1
 
 
+@pytest.mark.process
 def test_a_file_that_is_not_json_is_left_alone(shop: dict[str, str], tmp_path: Path) -> None:
     (tmp_path / ".mcp.json").write_text("{ this is mine")
     done = config(shop, tmp_path, "claude-code", "--write")

@@ -11,6 +11,8 @@ from mcp import Client, StdioServerParameters
 
 from tests.support.harness import DEADLINE, ROOT
 
+pytestmark = pytest.mark.process
+
 CREATE = "from django.contrib.auth.models import User; User.objects.create(username='gone', is_active=False)"
 DELETE = "from django.contrib.auth.models import User; User.objects.get(username='gone').delete()"
 

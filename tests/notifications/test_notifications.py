@@ -29,6 +29,8 @@ from tests.support.harness import (
 from tests.support.http_client import Clients, Connection, routing
 from tests.support.private_redis import Redis
 
+pytestmark = pytest.mark.process
+
 SETTINGS = "tests.project.settings_with_changes"
 ASGI = "tests.project.changes_asgi"
 FENCE = "changes://orders/fence"

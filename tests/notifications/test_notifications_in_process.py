@@ -436,6 +436,7 @@ async def sent_by_another_process(layer: Any, uri: str) -> dict[str, Any]:
     return event
 
 
+@pytest.mark.process
 def test_channels_own_consumers_and_events_do_not_wait_for_each_other(layer: Any) -> None:
     async def work() -> None:
         told = Told()
@@ -457,6 +458,7 @@ def test_channels_own_consumers_and_events_do_not_wait_for_each_other(layer: Any
     run(work)
 
 
+@pytest.mark.process
 def test_an_event_that_a_layer_delivers_twice_is_heard_once(layer: Any) -> None:
     async def work() -> None:
         told = Told()
@@ -469,6 +471,7 @@ def test_an_event_that_a_layer_delivers_twice_is_heard_once(layer: Any) -> None:
     run(work)
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("layer", [CORE], indirect=True)
 def test_a_receive_that_ends_in_a_timeout_is_no_layer_that_is_away(
     layer: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
@@ -498,6 +501,7 @@ def test_a_receive_that_ends_in_a_timeout_is_no_layer_that_is_away(
     assert caplog.records == []
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("layer", [CORE], indirect=True)
 def test_a_server_that_ends_is_no_member_any_more(layer: Any, redis: Redis) -> None:
     group = f"{layer.prefix}:group:{receiving.GROUP}"
@@ -512,6 +516,7 @@ def test_a_server_that_ends_is_no_member_any_more(layer: Any, redis: Redis) -> N
         assert client.zcard(group) == 0
 
 
+@pytest.mark.process
 def test_who_was_forgotten_by_the_layer_joins_again(layer: Any, redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(receiving, "REJOIN_INTERVAL", 0.1)
 
@@ -528,6 +533,7 @@ def test_who_was_forgotten_by_the_layer_joins_again(layer: Any, redis: Redis, mo
     run(work)
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("backend", [CORE, PUBSUB])
 def test_each_layer_of_channels_redis_recovers_from_a_restart(
     backend: str, redis_of_its_own: Redis, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
@@ -556,6 +562,7 @@ def test_each_layer_of_channels_redis_recovers_from_a_restart(
     assert ours == ["The channel layer cannot be used", "The channel layer can be used ag"]
 
 
+@pytest.mark.process
 def test_two_event_loops_of_a_process_both_hear(
     layer: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

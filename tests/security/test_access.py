@@ -33,6 +33,7 @@ MODES = ["auto", "legacy"]
 # Stated, or closed
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("server", ["daphne", "uvicorn"])
 def test_without_debug_a_handler_that_says_nothing_refuses_everybody_and_says_why_once(server: str) -> None:
     with serving(server, "tests.project.unstated", env={"TEST_DEBUG": "0"}) as (process, address):
@@ -47,6 +48,7 @@ def test_without_debug_a_handler_that_says_nothing_refuses_everybody_and_says_wh
         assert open_session(address, "/mcp")
 
 
+@pytest.mark.process
 def test_without_debug_runmcp_does_not_start_with_such_a_handler_and_deploy_checks_find_it() -> None:
     named = settings(HTTP_SERVER="tests.project.unstated.build_daphne", SERVER="tests.project.mcp.server")
     command = manage("runmcp", "--transport", "http", TEST_DEBUG="0", TEST_ENDPOINTS='["tcp:0"]', **named)
@@ -159,6 +161,7 @@ def test_a_server_that_asks_for_tokens_itself_says_who_may_call() -> None:
 # Logged in
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("mode", MODES)
 def test_login_required_lets_in_who_is_logged_in(mode: str, site: AccessServers) -> None:
     assert site.who("/login", mode, **logged_in("ann")) == "ann, in the scope ann"
@@ -167,6 +170,7 @@ def test_login_required_lets_in_who_is_logged_in(mode: str, site: AccessServers)
     assert site.who("/public", mode).startswith("AnonymousUser")
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("server", ALL)
 def test_login_required_gives_everybody_else_401_and_reads_nothing(server: str, tmp_path: Path, users: None) -> None:
     with serving_access_servers(server, tmp_path / "events") as (_, address):
@@ -178,6 +182,7 @@ def test_login_required_gives_everybody_else_401_and_reads_nothing(server: str, 
                 assert refused.content == b"Log in first.\n"
 
 
+@pytest.mark.process
 def test_login_required_without_a_middleware_that_knows_users_refuses_everybody_and_says_why(
     site: AccessServers,
 ) -> None:
@@ -187,6 +192,7 @@ def test_login_required_without_a_middleware_that_knows_users_refuses_everybody_
     )
 
 
+@pytest.mark.process
 def test_a_call_with_a_cookie_from_another_origin_is_refused(site: AccessServers) -> None:
     for path in ("/login", "/public"):
         for origin in ("https://evil.example", "null", "http://127.0.0.1", "http://"):
@@ -199,12 +205,14 @@ def test_a_call_with_a_cookie_from_another_origin_is_refused(site: AccessServers
 # Tokens
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("path", ["/token", "/oauth"])
 def test_a_token_brings_its_django_user(path: str, mode: str, site: AccessServers) -> None:
     assert site.who(path, mode, **bearer("ann-token")) == "ann, in the scope ann"
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("mode", MODES)
 def test_a_token_without_users_is_served_as_the_sdk_does(mode: str, site: AccessServers) -> None:
     told = site.who("/userless", mode, **bearer("nobody-token"))
@@ -221,6 +229,7 @@ REFUSED = {
 }
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("headers", REFUSED.values(), ids=REFUSED)
 @pytest.mark.parametrize("modern", [True, False], ids=["2026-07-28", "2025-11-25"])
 @pytest.mark.parametrize("path", ["/token", "/oauth"])
@@ -237,6 +246,7 @@ def test_without_a_token_that_counts_the_answer_is_401_with_its_challenge(
     assert (document in challenge) is (path == "/oauth")
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("path", ["/token", "/oauth"])
 def test_a_token_without_the_scope_gets_403(path: str, site: AccessServers) -> None:
     refused = site.ask(path, modern=True, **bearer("ann-scopeless"))
@@ -246,6 +256,7 @@ def test_a_token_without_the_scope_gets_403(path: str, site: AccessServers) -> N
     assert site.ask(path, modern=True, **bearer("ann-token")).status_code == 200
 
 
+@pytest.mark.process
 def test_the_same_urlpatterns_serve_the_document_about_the_resource(site: AccessServers) -> None:
     document = httpx2.get(f"{site.address}/.well-known/oauth-protected-resource/oauth")
     assert document.status_code == 200
@@ -253,6 +264,7 @@ def test_the_same_urlpatterns_serve_the_document_about_the_resource(site: Access
     assert document.json()["authorization_servers"] == ["https://issuer.example/"]
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("path", ["/token", "/oauth", "/userless"])
 def test_a_verifier_that_raises_is_503_and_is_logged_without_the_token(path: str, site: AccessServers) -> None:
     token = f"boom-{path[1:]}-0123456789"
@@ -264,6 +276,7 @@ def test_a_verifier_that_raises_is_503_and_is_logged_without_the_token(path: str
     assert token not in site.process.errors
 
 
+@pytest.mark.process
 def test_a_token_on_a_route_of_the_servers_own_is_looked_at_and_not_needed(site: AccessServers) -> None:
     url = f"{site.address}/health"
     assert httpx2.get(url).content == b"well"
@@ -271,6 +284,7 @@ def test_a_token_on_a_route_of_the_servers_own_is_looked_at_and_not_needed(site:
     assert httpx2.get(url, headers=bearer("boom-health")).status_code == 503
 
 
+@pytest.mark.process
 def test_a_route_of_the_servers_own_has_the_rules_of_host_and_origin(site: AccessServers) -> None:
     url, elsewhere = f"{site.address}/health", {"Origin": "https://evil.example"}
     assert httpx2.get(url, headers={"Host": "evil.example"}).status_code == 421

@@ -47,6 +47,7 @@ def preflight(address: str, path: str, origin: str = ALLOWED) -> httpx2.Response
     return httpx2.options(f"{address}{path}", headers={"Origin": origin, **PREFLIGHT})
 
 
+@pytest.mark.process
 def test_a_preflight_is_answered_before_anybody_asks_who_calls(site: tuple[Process, str]) -> None:
     _, address = site
     for path in ("/public", "/token", "/login", "/login/"):
@@ -63,6 +64,7 @@ def test_a_preflight_is_answered_before_anybody_asks_who_calls(site: tuple[Proce
     assert "Access-Control-Allow-Origin" not in preflight(address, "/quick/").headers
 
 
+@pytest.mark.process
 def test_every_refusal_can_be_read_by_a_page_of_an_allowed_origin(site: tuple[Process, str]) -> None:
     _, address = site
     message = call(1, "who", modern=True)
@@ -83,6 +85,7 @@ def test_every_refusal_can_be_read_by_a_page_of_an_allowed_origin(site: tuple[Pr
         assert "Origin" in answer.headers["Vary"]
 
 
+@pytest.mark.process
 def test_the_document_about_the_resource_has_the_headers_once(site: tuple[Process, str]) -> None:
     _, address = site
     path = "/.well-known/oauth-protected-resource/oauth"
@@ -91,6 +94,7 @@ def test_the_document_about_the_resource_has_the_headers_once(site: tuple[Proces
     assert document.headers.get_list("Access-Control-Allow-Origin") == [ALLOWED]  # the SDK's own say "*"
 
 
+@pytest.mark.process
 def test_a_preflight_gets_through_while_a_call_is_waited_for(users: None, events: Events) -> None:
     # The answer to a question of that call may come from a page, whose browser asks first.
     with serving_access_servers("runmcp", events) as (process, address):

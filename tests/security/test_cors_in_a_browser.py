@@ -18,6 +18,8 @@ from tests.support.asgi_servers import serving
 from tests.support.browser import Browser, Page, running_browser, serving_page
 from tests.support.harness import ROOT, Events, Process, free_port, running
 
+pytestmark = pytest.mark.process
+
 
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:

@@ -177,6 +177,7 @@ def test_the_reason_names_the_setting_and_holds_nothing_that_could_forge_a_log_l
         assert found.reason.isprintable()
 
 
+@pytest.mark.process
 def test_a_refused_request_is_told_so_and_logged_in_one_line_that_names_the_setting() -> None:
     with serving_http() as (process, address):
         for headers, status in (

@@ -99,6 +99,7 @@ async def reached(condition: Callable[[], Any], what: str) -> None:
 # What is replayed
 
 
+@pytest.mark.process
 def test_who_resumes_gets_what_came_later_in_the_same_stream_and_nothing_else(stores: Stores) -> None:
     async def work() -> None:
         async with events_of(stores()) as events:
@@ -118,6 +119,7 @@ def test_who_resumes_gets_what_came_later_in_the_same_stream_and_nothing_else(st
     asyncio.run(work())
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("request_id", ["a:b", "1-0:1", "ü/ %\r\nid: 7", '"', "x" * 200])
 def test_a_client_may_give_its_requests_any_ids(request_id: str, stores: Stores) -> None:
     async def work() -> None:
@@ -132,6 +134,7 @@ def test_a_client_may_give_its_requests_any_ids(request_id: str, stores: Stores)
     asyncio.run(work())
 
 
+@pytest.mark.process
 def test_a_request_with_an_endless_id_is_answered_and_not_kept(stores: Stores) -> None:
     async def work() -> None:
         async with events_of(stores()) as events:
@@ -140,6 +143,7 @@ def test_a_request_with_an_endless_id_is_answered_and_not_kept(stores: Stores) -
     asyncio.run(work())
 
 
+@pytest.mark.process
 def test_a_stream_ends_after_its_answer_and_waits_for_what_is_still_to_come(stores: Stores) -> None:
     async def work() -> None:
         async with events_of(stores()) as events:
@@ -161,6 +165,7 @@ def test_a_stream_ends_after_its_answer_and_waits_for_what_is_still_to_come(stor
     asyncio.run(work())
 
 
+@pytest.mark.process
 def test_what_comes_while_a_stream_is_resumed_is_not_skipped_by_resuming_again(stores: Stores) -> None:
     """The SDK stores what a resumed stream begins with after the replay: an event may be between the two."""
 
@@ -185,6 +190,7 @@ def test_what_comes_while_a_stream_is_resumed_is_not_skipped_by_resuming_again(s
 # Whose it is
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("stream", ["1", "_GET_stream"])
 def test_no_event_id_leads_to_the_events_of_another_session(stream: str, stores: Stores) -> None:
     """Neither through the signature of the ids, nor without it."""
@@ -211,6 +217,7 @@ def test_no_event_id_leads_to_the_events_of_another_session(stream: str, stores:
     asyncio.run(work())
 
 
+@pytest.mark.process
 def test_where_nothing_says_whose_an_event_is_it_is_not_kept(stores: Stores) -> None:
     """As under the SDK's own application, where request 1 is in each session."""
 
@@ -224,6 +231,7 @@ def test_where_nothing_says_whose_an_event_is_it_is_not_kept(stores: Stores) -> 
     asyncio.run(work())
 
 
+@pytest.mark.process
 def test_many_sessions_at_once_each_get_their_own_in_order(stores: Stores) -> None:
     async def one(store: BoundedEventStore, session: str) -> None:
         events = SessionEvents(store)
@@ -245,6 +253,7 @@ def test_many_sessions_at_once_each_get_their_own_in_order(stores: Stores) -> No
 # How much, and how long
 
 
+@pytest.mark.process
 def test_the_latest_events_are_kept_and_who_resumes_after_an_older_one_gets_these(stores: Stores) -> None:
     async def work() -> None:
         async with events_of(stores(max_events=3)) as events:
@@ -259,6 +268,7 @@ def test_the_latest_events_are_kept_and_who_resumes_after_an_older_one_gets_thes
     asyncio.run(work())
 
 
+@pytest.mark.process
 def test_so_many_bytes_are_kept(stores: Stores) -> None:
     async def work() -> None:
         async with events_of(stores(max_bytes=10_000)) as events:
@@ -272,6 +282,7 @@ def test_so_many_bytes_are_kept(stores: Stores) -> None:
     asyncio.run(work())
 
 
+@pytest.mark.process
 def test_in_place_of_a_result_that_is_too_large_to_be_kept_its_client_gets_an_error(stores: Stores) -> None:
     async def work() -> None:
         async with events_of(stores(max_bytes=10_000)) as events:
@@ -291,6 +302,7 @@ def test_in_place_of_a_result_that_is_too_large_to_be_kept_its_client_gets_an_er
     asyncio.run(work())
 
 
+@pytest.mark.process
 def test_an_event_goes_at_its_age_also_while_its_session_goes_on(stores: Stores, redis: Redis) -> None:
     async def work() -> None:
         store = stores(max_age=0.5)
@@ -310,6 +322,7 @@ def test_an_event_goes_at_its_age_also_while_its_session_goes_on(stores: Stores,
     asyncio.run(work())
 
 
+@pytest.mark.process
 def test_the_events_of_1000_sessions_leave_nothing_behind(stores: Stores, redis: Redis) -> None:
     async def one(store: BoundedEventStore, session: int) -> None:
         with at_hand(f"session-{session}"):
@@ -355,6 +368,7 @@ def test_in_memory_the_events_of_all_sessions_have_a_bound_too() -> None:
     asyncio.run(work())
 
 
+@pytest.mark.process
 def test_redis_holds_of_a_session_what_the_page_says(redis: Redis) -> None:
     async def held(events: int) -> int:
         """The bytes of a session with so many notifications of progress."""
@@ -373,6 +387,7 @@ def test_redis_holds_of_a_session_what_the_page_says(redis: Redis) -> None:
     assert 35 < thousand / 1000 - text < 55
 
 
+@pytest.mark.process
 def test_a_session_that_is_forgotten_leaves_nothing_behind(stores: Stores, redis: Redis) -> None:
     async def work() -> None:
         store = stores()
@@ -388,6 +403,7 @@ def test_a_session_that_is_forgotten_leaves_nothing_behind(stores: Stores, redis
     asyncio.run(work())
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("bounds", "named"),
     [
@@ -444,6 +460,7 @@ async def kept_again(events: SessionEvents) -> str:
     return event_id
 
 
+@pytest.mark.process
 def test_while_redis_is_stopped_events_cost_no_time_and_one_line(
     redis_of_its_own: Redis, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -471,6 +488,7 @@ def test_while_redis_is_stopped_events_cost_no_time_and_one_line(
     assert "Traceback" not in caplog.text
 
 
+@pytest.mark.process
 def test_a_redis_that_hangs_holds_up_one_event_now_and_then(
     redis_of_its_own: Redis, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -499,6 +517,7 @@ def test_a_redis_that_hangs_holds_up_one_event_now_and_then(
     assert len(lines(caplog)) == 2
 
 
+@pytest.mark.process
 def test_a_connection_that_redis_has_cut_costs_nothing(redis: Redis) -> None:
     async def work() -> None:
         async with events_of(RedisEventStore(redis.url)) as events:
@@ -511,6 +530,7 @@ def test_a_connection_that_redis_has_cut_costs_nothing(redis: Redis) -> None:
     asyncio.run(work())
 
 
+@pytest.mark.process
 def test_a_handler_gives_its_connections_back_and_may_start_again_in_another_loop(redis_of_its_own: Redis) -> None:
     handler = StreamableHTTPHandler(MCPServer("again"), event_store=RedisEventStore(redis_of_its_own.url))
 
@@ -558,6 +578,7 @@ async def asked(events: SessionEvents, method: str = "GET", **headers: str) -> t
     return answered, sent[0]["status"] if sent else 0, body
 
 
+@pytest.mark.process
 def test_what_is_left_of_a_session_is_replayed_and_the_stream_ends(
     stores: Stores, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -580,6 +601,7 @@ def test_what_is_left_of_a_session_is_replayed_and_the_stream_ends(
     assert lines(caplog) == []
 
 
+@pytest.mark.process
 def test_where_nothing_is_left_of_a_session_nothing_is_answered(stores: Stores) -> None:
     async def work() -> None:
         async with events_of(stores()) as events:
@@ -596,6 +618,7 @@ def test_where_nothing_is_left_of_a_session_nothing_is_answered(stores: Stores) 
     asyncio.run(work())
 
 
+@pytest.mark.process
 def test_while_redis_is_away_who_resumes_is_told_to_try_again(redis_of_its_own: Redis) -> None:
     async def work() -> None:
         async with events_of(RedisEventStore(redis_of_its_own.url)) as events:
@@ -641,6 +664,7 @@ def keys(redis: Redis) -> int:
         return len(client.keys("mcp_serving:events:*"))
 
 
+@pytest.mark.process
 def test_a_client_that_comes_back_gets_its_result_and_the_end_of_the_stream(redis_of_its_own: Redis) -> None:
     with worker(redis_of_its_own) as (process, address):
         for path in ("/memory", "/redis"):
@@ -671,6 +695,7 @@ def whole(address: str, path: str, session: str, event_id: str) -> bytes:
     return resumed(address, path, session, event_id).read()
 
 
+@pytest.mark.process
 def test_what_was_missed_outlives_the_worker(redis_of_its_own: Redis) -> None:
     with worker(redis_of_its_own) as (process, address), worker(redis_of_its_own) as (other, its_address):
         session = open_session(address, "/redis")
@@ -695,6 +720,7 @@ def test_what_was_missed_outlives_the_worker(redis_of_its_own: Redis) -> None:
         assert "Traceback" not in other.errors
 
 
+@pytest.mark.process
 def test_a_session_that_its_client_has_ended_cannot_be_resumed_by_any_worker(redis_of_its_own: Redis) -> None:
     with worker(redis_of_its_own) as (_, address), worker(redis_of_its_own) as (_, its_address):
         session = open_session(address, "/redis")
@@ -705,6 +731,7 @@ def test_a_session_that_its_client_has_ended_cannot_be_resumed_by_any_worker(red
             assert status(resumed(each, "/redis", session, first)) == 404
 
 
+@pytest.mark.process
 def test_calls_are_answered_as_ever_while_redis_is_away_and_resumed_when_it_is_back(redis_of_its_own: Redis) -> None:
     def has_id(answer: bytes) -> bool:
         return b"id: " in answer.replace(b"id: \r\n", b"")

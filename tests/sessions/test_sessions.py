@@ -77,6 +77,7 @@ def shown(path: str, name: str) -> Headers:
     return logged_in(name) if path == "/public" else bearer(f"{name}-token")
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("how", ATTEMPTS)
 @pytest.mark.parametrize(("path", "owner", "other"), OWNERS.values(), ids=OWNERS)
 def test_anothers_session_is_one_that_does_not_exist_nor_can_it_be_told_from_one(
@@ -95,6 +96,7 @@ def test_anothers_session_is_one_that_does_not_exist_nor_can_it_be_told_from_one
     assert (status, b'"isError":false' in content) == (200, True)
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("how", ATTEMPTS)
 def test_a_session_that_has_expired_is_one_that_does_not_exist(how: str, site: AccessServers) -> None:
     who = logged_in("ann")
@@ -109,6 +111,7 @@ def test_a_session_that_has_expired_is_one_that_does_not_exist(how: str, site: A
         assert expired == attempted(site, "/fleeting", how, who, unknown)
 
 
+@pytest.mark.process
 def test_a_call_whose_client_ends_the_session_is_answered_with_404(site: AccessServers) -> None:
     def slow_ones() -> int:
         return site.notes.read_text().split().count("slow") if site.notes.exists() else 0
@@ -123,6 +126,7 @@ def test_a_call_whose_client_ends_the_session_is_answered_with_404(site: AccessS
     assert b"Session terminated" in waiting.read()
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("path", ["/login", "/fleeting"])
 def test_who_would_resume_where_no_event_is_kept_gets_a_new_stream(path: str, site: AccessServers) -> None:
     who = logged_in("ann")
@@ -133,6 +137,7 @@ def test_who_would_resume_where_no_event_is_kept_gets_a_new_stream(path: str, si
     stream.leave()
 
 
+@pytest.mark.process
 def test_who_has_logged_out_has_lost_the_session(site: AccessServers) -> None:
     from django.contrib.sessions.backends.db import SessionStore
 
@@ -148,6 +153,7 @@ def test_who_has_logged_out_has_lost_the_session(site: AccessServers) -> None:
     assert attempted(site, "/login", "POST", again, guarded)[0] == 404
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("path", ["/token", "/oauth", "/userless"])
 def test_a_revoked_token_has_lost_the_session_and_another_of_the_same_user_does_not_have_it(
     path: str, site: AccessServers
@@ -161,6 +167,7 @@ def test_a_revoked_token_has_lost_the_session_and_another_of_the_same_user_does_
         assert attempted(site, path, how, new, session)[0] == 404
 
 
+@pytest.mark.process
 def test_a_user_who_is_deactivated_has_lost_the_session(site: AccessServers) -> None:
     from django.contrib.auth.models import User
 
@@ -233,6 +240,7 @@ def test_nothing_is_kept_of_session_ids_that_were_never_given_out() -> None:
     assert session_ids._unsigned.cache_info().currsize == kept
 
 
+@pytest.mark.process
 def test_two_session_ids_in_one_request_are_none(site: AccessServers) -> None:
     session = opened(site, "/public", {})
     message = call(1, "who")
@@ -263,6 +271,7 @@ def resumed(site: AccessServers, session: str, event: str, who: Headers) -> Iter
         stream.leave()
 
 
+@pytest.mark.process
 def test_an_event_id_leads_to_the_events_of_its_own_session_alone(site: AccessServers) -> None:
     """Both calls have the id 1, which is all that the SDK tells an event store."""
     ann, bob = logged_in("ann"), logged_in("bob")
@@ -282,6 +291,7 @@ def test_an_event_id_leads_to_the_events_of_its_own_session_alone(site: AccessSe
 # Bounds
 
 
+@pytest.mark.process
 def test_a_user_can_open_so_many_sessions_and_no_more_and_others_still_can(site: AccessServers) -> None:
     ann, bob, clerk = bearer("ann-token"), bearer("bob-token"), bearer("clerk-token")
     path = "/bounded"
@@ -315,6 +325,7 @@ def slow_call(site: AccessServers, session: str, number: int, who: Headers) -> t
     return stream, first["id"]
 
 
+@pytest.mark.process
 def test_a_session_can_have_so_many_streams_and_can_always_be_ended(site: AccessServers) -> None:
     ann = bearer("ann-token")
     session = opened(site, "/bounded", ann)
@@ -332,6 +343,7 @@ def test_a_session_can_have_so_many_streams_and_can_always_be_ended(site: Access
         stream.leave()
 
 
+@pytest.mark.process
 def test_a_session_can_have_so_many_calls_running_whether_or_not_its_client_still_waits(
     site: AccessServers,
 ) -> None:
@@ -352,6 +364,7 @@ def test_a_session_can_have_so_many_calls_running_whether_or_not_its_client_stil
         assert ended(site, "/bounded", ann, each) == 200
 
 
+@pytest.mark.process
 def test_a_user_can_listen_to_so_many_subscriptions_and_no_more(site: AccessServers) -> None:
     def subscribe(token: str, **more: str) -> Request:
         headers = {**headers_of(listen()), **bearer(token), **more}
@@ -364,11 +377,13 @@ def test_a_user_can_listen_to_so_many_subscriptions_and_no_more(site: AccessServ
         stream.leave()
 
 
+@pytest.mark.process
 def test_headers_that_are_too_large_are_431(site: AccessServers) -> None:
     assert site.ask("/bounded", **bearer("ann-token"), **{"X-Filler": "x" * 4000}).status_code == 431
     site.process.wait_for("its headers have more than max_header_size=4000 bytes")
 
 
+@pytest.mark.process
 def test_a_body_that_is_too_large_is_413(site: AccessServers) -> None:
     message = {**INITIALIZE, "params": {**INITIALIZE["params"], "filler": "x" * (4 * 1024 * 1024)}}
     for path in ("/public", "/token"):

@@ -28,6 +28,8 @@ from tests.support.harness import (
 )
 from tests.support.http_client import Clients
 
+pytestmark = pytest.mark.process
+
 PREAMBLE = """
 import os, pathlib, signal, sys, threading
 import django

@@ -14,6 +14,8 @@ from tests.shutdown.test_shutdown_http import SOON, gone, send_call, told
 from tests.support.harness import INITIALIZE, INITIALIZED, Events, Process, call, runmcp, serving_http
 from tests.support.http_client import Clients
 
+pytestmark = pytest.mark.process
+
 ONE = ("--shutdown-timeout", "1")
 CLEANUP = 1.0
 """Seconds that the cleanup has when the deadline has passed."""

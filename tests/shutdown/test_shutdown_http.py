@@ -17,6 +17,8 @@ from websockets.exceptions import ConnectionClosed
 from tests.support.harness import Events, Process, call, serving_http, text_of
 from tests.support.http_client import Clients, Connection, listen, routing
 
+pytestmark = pytest.mark.process
+
 SOON = 2.0
 """Seconds that a machine shared with other work may take for what is over in half a second."""
 

@@ -12,6 +12,8 @@ from tests.shutdown.test_shutdown_http import gone
 from tests.support.harness import INITIALIZE, INITIALIZED, Events, call, runmcp, text_of
 from tests.support.http_client import listen
 
+pytestmark = pytest.mark.process
+
 EOF = "EOF"
 
 

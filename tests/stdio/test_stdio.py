@@ -29,6 +29,8 @@ from tests.support.harness import (
 )
 from tests.support.terminal import at_a_terminal
 
+pytestmark = pytest.mark.process
+
 CONVERSATION = [INITIALIZE, INITIALIZED, call(1, "immediate", text="answered")]
 
 

@@ -26,6 +26,8 @@ from tests.support.harness import (
 )
 from tests.support.terminal import at_a_terminal
 
+pytestmark = pytest.mark.process
+
 READY = "is on standard input and output"
 PROMPTLY = 5.0
 """Seconds; far below every timeout that could hide a process that does not end by itself."""

@@ -24,6 +24,8 @@ from tests.support.harness import (
     wait_until,
 )
 
+pytestmark = pytest.mark.process
+
 MEGABYTES_16 = 16 * 1024 * 1024
 
 
@@ -134,6 +136,7 @@ def test_64_calls_run_in_parallel(server: Process) -> None:
     assert {answer["id"]: text_of(answer) for answer in answers} == {n: f"{n} finished" for n in range(64)}
 
 
+@pytest.mark.serial
 def test_an_idle_server_uses_no_cpu(server: Process) -> None:
     def ticks() -> int:
         fields = Path(f"/proc/{server.pid}/stat").read_text().rpartition(")")[2].split()

@@ -335,6 +335,7 @@ def address(users: None) -> Iterator[str]:
         yield address
 
 
+@pytest.mark.process
 def test_a_token_gives_access_until_it_is_revoked(address: str) -> None:
     token, text = issue()
     assert anyio.run(principal, f"{address}/mcp", text) == [token.prefix, str(in_django.user("ann").pk), "ann"]
@@ -342,6 +343,7 @@ def test_a_token_gives_access_until_it_is_revoked(address: str) -> None:
     assert status(f"{address}/mcp", text) == 401
 
 
+@pytest.mark.process
 def test_a_revocation_takes_effect_in_open_sessions(address: str) -> None:
     token, text = issue()
 
@@ -358,6 +360,7 @@ def test_a_revocation_takes_effect_in_open_sessions(address: str) -> None:
     anyio.run(work)
 
 
+@pytest.mark.process
 def test_a_token_without_a_required_scope_gets_403(address: str) -> None:
     _, without = issue(scopes=["write"])
     _, with_it = issue(scopes=["write", "read"])
@@ -366,6 +369,7 @@ def test_a_token_without_a_required_scope_gets_403(address: str) -> None:
     assert status(f"{address}/read", "nonsense") == 401
 
 
+@pytest.mark.process
 def test_parallel_calls_of_two_users_each_run_as_their_own_user(address: str) -> None:
     texts = {name: issue(name)[1] for name in ("ann", "bob")}
     seen: dict[str, set[str]] = {name: set() for name in texts}
@@ -385,6 +389,7 @@ def test_parallel_calls_of_two_users_each_run_as_their_own_user(address: str) ->
 # The database
 
 
+@pytest.mark.process
 def test_while_the_database_is_down_requests_get_503(tmp_path: Path) -> None:
     _, text = issue()
     with serving_http(env={**SETTINGS, "TEST_SQLITE": str(tmp_path / "no folder" / "db")}) as (process, address):
@@ -421,6 +426,7 @@ def text_on_postgres(postgres: PostgreSQL) -> str:
     return subprocess.run(create, env=env, cwd=ROOT, check=True, capture_output=True, text=True).stdout.strip()
 
 
+@pytest.mark.process
 def test_a_locked_row_does_not_delay_a_call(postgres: PostgreSQL, text_on_postgres: str) -> None:
     with (
         serving_http(env=postgres.env() | ON_POSTGRES) as (_, address),
@@ -430,6 +436,7 @@ def test_a_locked_row_does_not_delay_a_call(postgres: PostgreSQL, text_on_postgr
             assert anyio.run(principal, f"{address}/mcp", text_on_postgres)[2] == "token-user"
 
 
+@pytest.mark.process
 def test_the_verifier_uses_at_most_four_connections_and_never_a_stale_one(
     postgres: PostgreSQL, text_on_postgres: str
 ) -> None:
@@ -459,6 +466,7 @@ def python(script: str, **env: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.process
 def test_the_verifier_can_be_created_before_django_is_set_up_and_loads_no_daphne() -> None:
     _, text = issue()
     done = python(
@@ -471,6 +479,7 @@ def test_the_verifier_can_be_created_before_django_is_set_up_and_loads_no_daphne
     assert (done.stdout.strip(), done.stderr) == (text[:16], "")
 
 
+@pytest.mark.process
 def test_without_the_app_the_verifier_names_the_missing_entry_of_installed_apps(tmp_path: Path) -> None:
     done = python(
         "import django; django.setup(); from mcp_serving.tokens import UserTokenVerifier; UserTokenVerifier()",
@@ -481,6 +490,7 @@ def test_without_the_app_the_verifier_names_the_missing_entry_of_installed_apps(
     )
 
 
+@pytest.mark.process
 def test_only_a_project_with_the_app_has_its_table(tmp_path: Path) -> None:
     script = (
         "import django; django.setup(); from django.core.management import call_command\n"
@@ -493,12 +503,14 @@ def test_only_a_project_with_the_app_has_its_table(tmp_path: Path) -> None:
     assert python(script, **with_it).stdout == "['mcp_tokens_token']\n"
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("settings", ["settings_with_tokens", "settings_with_accounts"])
 def test_the_migrations_are_complete_for_any_user_model(settings: str) -> None:
     env = environment(**SETTINGS | {"DJANGO_SETTINGS_MODULE": f"tests.project.{settings}"})
     subprocess.run([*MANAGE, "makemigrations", "mcp_tokens", "--check"], env=env, cwd=ROOT, check=True)
 
 
+@pytest.mark.process
 def test_without_a_user_model_check_and_the_command_name_the_missing_app() -> None:
     env = environment(
         **SETTINGS | {"DJANGO_SETTINGS_MODULE": "tests.project.settings_with_accounts", "TEST_USER_MODEL": "auth.User"}
@@ -511,6 +523,7 @@ def test_without_a_user_model_check_and_the_command_name_the_missing_app() -> No
     assert "Add 'django.contrib.auth'" in create.stderr
 
 
+@pytest.mark.process
 def test_a_custom_user_model_works_and_users_that_its_manager_hides_are_refused(tmp_path: Path) -> None:
     env = {"DJANGO_SETTINGS_MODULE": "tests.project.settings_with_accounts", "TEST_SQLITE": str(tmp_path / "db")}
     made = python(
@@ -532,6 +545,7 @@ def test_a_custom_user_model_works_and_users_that_its_manager_hides_are_refused(
     assert python(verify, **env).stdout == f"{made.stdout}None\n"
 
 
+@pytest.mark.process
 def test_the_command_and_the_app_load_neither_the_sdk_nor_daphne() -> None:
     done = python(
         "import sys; from django.core.management import execute_from_command_line as run\n"

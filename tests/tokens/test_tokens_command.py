@@ -60,6 +60,7 @@ def created(*arguments: str) -> Token:
 # As a process
 
 
+@pytest.mark.process
 def test_create_prints_only_the_token_on_standard_output_and_its_description_on_standard_error() -> None:
     done = process("create", "ann", "--name", "laptop", "--scope", "read", "--scope", "write", "--expires", "never")
     text = done.stdout.removesuffix("\n")
@@ -71,6 +72,7 @@ def test_create_prints_only_the_token_on_standard_output_and_its_description_on_
     )
 
 
+@pytest.mark.process
 def test_without_its_table_the_command_fails_with_one_line_that_names_migrate() -> None:
     done = process("list", TEST_SQLITE=":memory:")
     assert (done.returncode, done.stdout) == (1, "")
@@ -79,6 +81,7 @@ def test_without_its_table_the_command_fails_with_one_line_that_names_migrate() 
     assert done.stderr.count("\n") == 1
 
 
+@pytest.mark.process
 def test_an_unknown_action_is_refused_with_the_list_of_actions() -> None:
     done = process("destroy")
     assert done.returncode == 2

@@ -21,6 +21,8 @@ from tests.support.harness import call as message_of
 from tests.support.postgres import PostgreSQL
 from tests.support.raw_http import headers_of
 
+pytestmark = pytest.mark.process
+
 MAX_THREADS = 4
 TRANSPORTS = ["http", "stdio"]
 

@@ -17,7 +17,7 @@ from mcp_types import ElicitRequestParams, ElicitResult, InputRequiredResult
 from tests.support import in_django
 from tests.support.harness import DEADLINE, MODERN_META, Events, parameters, serving_http
 
-pytestmark = pytest.mark.usefixtures("users")
+pytestmark = [pytest.mark.process, pytest.mark.usefixtures("users")]
 MODES = ["auto", "legacy"]
 HANDLERS = ["stateful-sse", "stateful-json", "stateless-sse", "stateless-json"]
 

@@ -397,6 +397,7 @@ print("root handlers:", len(logging.getLogger().handlers))
 """
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("module", "handlers", "lines"),
     [("mcp.server.mcpserver", 1, 2), ("mcp_serving.tools.server", 0, 1)],
@@ -591,6 +592,7 @@ def test_a_registry_binds_nothing_where_the_sdk_does_not_take_one_function() -> 
     assert anyio.run(names, server) == [[], [], [], []]
 
 
+@pytest.mark.process
 def test_a_registry_does_not_need_the_sdk() -> None:
     script = (
         "import sys; from mcp_serving.tools.registry import Registry; r = Registry(); "
@@ -620,17 +622,20 @@ def discovered(*apps: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True)
 
 
+@pytest.mark.process
 def test_the_mcp_module_of_each_app_is_imported_once_the_server_is_wanted() -> None:
     done = discovered("django.contrib.auth", "django.contrib.contenttypes", "tests.project.apps.with_tools")
     assert done.stdout == "imported\n['tests.project.apps.with_tools.mcp']\n", done.stderr
 
 
+@pytest.mark.process
 def test_an_error_in_such_a_module_is_raised() -> None:
     done = discovered("tests.project.apps.with_an_error")
     assert done.returncode == 1
     assert "No module named 'that_does_not_exist'" in done.stderr
 
 
+@pytest.mark.process
 def test_an_error_in_such_a_module_is_raised_as_it_was_when_the_server_is_wanted_again() -> None:
     """What the module registered before it failed would otherwise be "taken already", which tells nobody anything."""
     again = DISCOVERY.replace("discover(); discover()", TWICE)

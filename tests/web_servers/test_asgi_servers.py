@@ -37,6 +37,8 @@ from tests.support.http_client import Clients
 from tests.support.raw_http import Request, headers_of, open_session, post
 from tests.web_servers.test_back_pressure import flooding
 
+pytestmark = pytest.mark.process
+
 WAYS = [*[(server, ()) for server in ALL], ("uvicorn", ("--lifespan", "off"))]
 """With the last, as under Daphne, nobody tells the handler when to start and when to stop."""
 

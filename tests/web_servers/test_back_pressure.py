@@ -19,6 +19,8 @@ from tests.support.harness import Events, Process, call, serving_http, wait_unti
 from tests.support.http_client import Clients, Connection, routing
 from tests.support.raw_http import Request
 
+pytestmark = [pytest.mark.process, pytest.mark.serial]
+
 MEGABYTES = 200
 
 

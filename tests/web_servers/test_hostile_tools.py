@@ -30,6 +30,8 @@ from tests.support.harness import (
     wait_until,
 )
 
+pytestmark = pytest.mark.process
+
 HOSTILE = {
     "TEST_MCP_SERVING": json.dumps(
         {"SERVER": "tests.project.hostile.server", "HTTP_SERVER": "tests.project.hostile_serving.build_daphne"}

@@ -50,6 +50,7 @@ def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 # Streams
 
 
+@pytest.mark.process
 def test_the_headers_of_a_get_stream_come_before_its_first_event(served: Served) -> None:
     session = open_session(served.address, "/mcp")
     stream = Request(served.address, "/mcp", headers={"Accept": "text/event-stream", "Mcp-Session-Id": session})
@@ -58,6 +59,7 @@ def test_the_headers_of_a_get_stream_come_before_its_first_event(served: Served)
     stream.leave()
 
 
+@pytest.mark.process
 def test_the_headers_of_an_sse_answer_come_before_its_first_event(served: Served) -> None:
     session = open_session(served.address, "/mcp")
     answer = post(served.address, "/mcp", call(1, "slow", seconds=1), session)
@@ -67,6 +69,7 @@ def test_the_headers_of_an_sse_answer_come_before_its_first_event(served: Served
     answer.leave()
 
 
+@pytest.mark.process
 def test_progress_reaches_a_modern_client_while_the_tool_works(served: Served) -> None:
     message = call(1, "count", modern=True, to=2, pause=1)
     message["params"]["_meta"] = {**message["params"]["_meta"], "progressToken": 1}
@@ -79,6 +82,7 @@ def test_progress_reaches_a_modern_client_while_the_tool_works(served: Served) -
 # A client that leaves in mid-call
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("path", ["/mcp", "/json/mcp", "/stateless/mcp", "/wrapped/mcp"])
 def test_a_modern_client_that_leaves_cancels_its_call_at_once(served: Served, path: str) -> None:
     name = f"modern {path}"
@@ -89,6 +93,7 @@ def test_a_modern_client_that_leaves_cancels_its_call_at_once(served: Served, pa
     served.assert_quiet()
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("path", ["/mcp", "/json/mcp"])
 def test_the_call_of_a_client_in_an_older_session_runs_on_without_it(served: Served, path: str) -> None:
     session = open_session(served.address, path)
@@ -102,6 +107,7 @@ def test_the_call_of_a_client_in_an_older_session_runs_on_without_it(served: Ser
     assert b"the session lives" in answer.read()
 
 
+@pytest.mark.process
 def test_the_result_that_a_client_missed_is_fetched_by_resuming(served: Served) -> None:
     session = open_session(served.address, "/resumable/mcp")
     answer = post(served.address, "/resumable/mcp", call(1, "slow", seconds=0.5, name="missed"), session)
@@ -116,6 +122,7 @@ def test_the_result_that_a_client_missed_is_fetched_by_resuming(served: Served) 
     served.assert_quiet()
 
 
+@pytest.mark.process
 def test_a_client_that_leaves_before_a_thread_has_finished_costs_no_warning(served: Served) -> None:
     sessions = {path: open_session(served.address, path) for path in ("/mcp", "/json/mcp")}
     requests = [
@@ -131,6 +138,7 @@ def test_a_client_that_leaves_before_a_thread_has_finished_costs_no_warning(serv
     served.assert_quiet()
 
 
+@pytest.mark.process
 def test_a_client_that_leaves_within_its_body_costs_no_traceback(served: Served) -> None:
     parts = urlsplit(served.address)
     for message in (call(1, "echo", text="x"), call(1, "echo", modern=True, text="x")):
@@ -142,6 +150,7 @@ def test_a_client_that_leaves_within_its_body_costs_no_traceback(served: Served)
     served.assert_quiet()
 
 
+@pytest.mark.process
 def test_whitespace_around_a_header_is_no_part_of_it(served: Served) -> None:
     message = call(1, "echo", modern=True, text="padded")
     headers = {name: f" {value} \t" for name, value in headers_of(message).items()}
@@ -157,6 +166,7 @@ def guarded() -> Iterator[tuple[Process, str]]:
         yield served
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("path", ["/broken/", "/broken-middleware/"])
 def test_an_exception_is_answered_at_once_and_logged_once(guarded: tuple[Process, str], path: str) -> None:
     process, address = guarded
@@ -173,6 +183,7 @@ def test_an_exception_is_answered_at_once_and_logged_once(guarded: tuple[Process
     assert process.errors.count(f"GET '{path}' raised an exception") == 8
 
 
+@pytest.mark.process
 def test_an_application_that_does_not_answer_gets_a_500(guarded: tuple[Process, str]) -> None:
     process, address = guarded
     answer = Request(address, "/silent/")
@@ -181,6 +192,7 @@ def test_an_application_that_does_not_answer_gets_a_500(guarded: tuple[Process, 
     process.wait_for("GET '/silent/' was not answered")
 
 
+@pytest.mark.process
 def test_a_response_that_breaks_off_is_not_taken_for_a_whole_one(guarded: tuple[Process, str]) -> None:
     process, address = guarded
     with pytest.raises((IncompleteRead, ConnectionResetError)):
@@ -190,6 +202,7 @@ def test_a_response_that_breaks_off_is_not_taken_for_a_whole_one(guarded: tuple[
     process.wait_for("RuntimeError: the stream broke")
 
 
+@pytest.mark.process
 def test_daphne_keeps_cleaning_up_after_a_response_that_broke_off(guarded: tuple[Process, str]) -> None:
     _, address = guarded
     with pytest.raises((IncompleteRead, ConnectionResetError)):

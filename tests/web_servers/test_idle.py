@@ -8,9 +8,13 @@ import time
 import urllib.request
 from pathlib import Path
 
+import pytest
+
 from tests.shutdown.test_shutdown_http import send_call
 from tests.support.harness import Process, environment, free_port, runmcp, running, serving_http, wait_until
 from tests.support.http_client import Clients
+
+pytestmark = [pytest.mark.process, pytest.mark.serial]
 
 
 def cpu_seconds(process: Process) -> float:

@@ -57,6 +57,7 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Cells]:
     return seen
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("server", ALL)
 def test_a_server_does_what_the_table_says_of_it(seen: dict[str, Cells], server: str) -> None:
     told = {what: "yes" if cells[server].startswith("with ") else cells[server] for what, cells in TABLE.items()}

@@ -18,6 +18,8 @@ from tests.support.private_redis import Redis
 from tests.support.raw_http import headers_of
 from tests.support.workers import Worker, started
 
+pytestmark = pytest.mark.process
+
 Workers = list[Worker]
 
 

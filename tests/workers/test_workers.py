@@ -30,7 +30,7 @@ from tests.support.raw_http import Request, headers_of, open_session, post
 from tests.support.workers import Worker, Workers, several, started
 from tests.tools.test_gate_processes import MODES, User, answer, ask, cancel, connected
 
-pytestmark = [needs_nginx, pytest.mark.usefixtures("users")]
+pytestmark = [pytest.mark.process, needs_nginx, pytest.mark.usefixtures("users")]
 
 
 def environment(redis: Redis, events: Events) -> dict[str, str]:
