@@ -21,7 +21,7 @@ from mcp_serving.sessions.resumable_events import SessionEvents
 from mcp_serving.sessions.resumption import replay_missed_events
 from mcp_serving.sessions.session_ids import SessionId
 from mcp_serving.web_servers.request_body import with_body
-from mcp_serving.workers.relay import Fate
+from mcp_serving.workers.outgoing_request import RelayResult
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -108,7 +108,7 @@ class Sessions:
         self, session: SessionId, owner: str | None, scope: Scope, receive: Receive, send: Send
     ) -> None:
         assert self._relay is not None
-        if await self._relay.relay(session.worker, scope, receive, send) is Fate.OWNER_GONE:
+        if await self._relay.relay(session.worker, scope, receive, send) is RelayResult.OWNER_GONE:
             await self._serve_in_session(session, owner, scope, with_body(b"", receive), send)
 
     def _warn_of_another_process(self, session: SessionId) -> None:

@@ -1,4 +1,4 @@
-"""Who calls, as one worker tells another: what is in an ASGI scope besides the request itself."""
+"""The ASGI scope of a relayed request, in a form that a channel layer can carry: the request and its user."""
 
 from __future__ import annotations
 
@@ -19,65 +19,65 @@ if TYPE_CHECKING:
     from starlette.types import Scope
 
 _REQUEST = ("http_version", "method", "scheme", "path", "raw_path", "root_path", "query_string", "client", "server")
-"""What of a scope is a request's own, and can be sent."""
+"""The entries of a scope that belong to the request, and that every channel layer can carry."""
 
 
 class UserNotSerializable(TypeError):
-    """The user in the scope is of a kind that another worker could not find again."""
+    """The user in the scope is not a model's instance, so that another worker cannot load it."""
 
 
 def serialize(scope: Scope) -> dict[str, Any]:
-    """The scope of a request, and who calls, as a channel layer can carry it.
+    """The scope of a request, with its user and its bearer token, in a form that a channel layer can carry.
 
     Raises:
-        UserNotSerializable: the user is neither anonymous, nor a model's, nor the SDK's.
+        UserNotSerializable: the user is not anonymous, not an instance of a model, and not the SDK's.
     """
-    told: dict[str, Any] = {name: scope[name] for name in _REQUEST if scope.get(name) is not None}
-    told["headers"] = [list(header) for header in scope["headers"]]
+    serialized: dict[str, Any] = {name: scope[name] for name in _REQUEST if scope.get(name) is not None}
+    serialized["headers"] = [list(header) for header in scope["headers"]]
     if (token := get_access_token()) is not None:
-        told["token"] = token.model_dump_json()
+        serialized["token"] = token.model_dump_json()
     if (key := getattr(scope.get("session"), "session_key", None)) is not None:
-        told["session"] = key
+        serialized["session"] = key
     user = scope.get("user")
     if user is not None and not isinstance(user, AuthenticatedUser):
-        told["user"] = _name_of(user) if user.is_authenticated else None
-    return told
+        serialized["user"] = _label_and_key(user) if user.is_authenticated else None
+    return serialized
 
 
-def _name_of(user: Any) -> list[str]:
-    # isinstance() sees through the LazyObject that Channels puts around a user.
+def _label_and_key(user: Any) -> list[str]:
+    # isinstance() also recognises the LazyObject that Channels puts around a user.
     if not isinstance(user, Model):
         raise UserNotSerializable(
-            f"{type(user).__module__}.{type(user).__qualname__} is no model, and another worker could not "
-            "find it again: put a Django user into scope['user']"
+            f"scope['user'] is a {type(user).__module__}.{type(user).__qualname__}, which another worker cannot load; "
+            "put an instance of a Django model there"
         )
     return [user._meta.label, str(user.pk)]
 
 
-async def deserialize(told: dict[str, Any]) -> Scope:
-    """The scope that ``serialize`` has told of; the running task then acts for its caller.
+async def deserialize(serialized: dict[str, Any]) -> Scope:
+    """The scope that was given to ``serialize``. The running task gets the request's bearer token.
 
-    A user or a token stays who they were, and a user is looked up anew: who is gone meanwhile is anonymous.
+    The user is loaded from the database. A user that was deleted in the meantime becomes anonymous.
     """
     scope: Scope = {
         "type": "http",
         "asgi": {"version": "3.0"},
         "extensions": {},
-        **{name: told[name] for name in _REQUEST if name in told},
-        "headers": [tuple(header) for header in told["headers"]],
+        **{name: serialized[name] for name in _REQUEST if name in serialized},
+        "headers": [tuple(header) for header in serialized["headers"]],
     }
     for name in ("client", "server"):
         if name in scope:
             scope[name] = tuple(scope[name])
-    if "session" in told:
-        scope["session"] = import_module(settings.SESSION_ENGINE).SessionStore(told["session"])
-    if "token" in told:
-        token = AccessToken.model_validate_json(told["token"])
+    if "session" in serialized:
+        scope["session"] = import_module(settings.SESSION_ENGINE).SessionStore(serialized["session"])
+    if "token" in serialized:
+        token = AccessToken.model_validate_json(serialized["token"])
         scope["user"] = AuthenticatedUser(token)
         scope["auth"] = AuthCredentials(token.scopes)
         auth_context_var.set(scope["user"])
-    if "user" in told:
-        scope["user"] = _anonymous() if told["user"] is None else await _user(*told["user"])
+    if "user" in serialized:
+        scope["user"] = _anonymous() if serialized["user"] is None else await _user(*serialized["user"])
     return scope
 
 

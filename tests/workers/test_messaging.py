@@ -14,38 +14,42 @@ from channels.exceptions import ChannelFull
 from channels.layers import InMemoryChannelLayer
 from starlette.authentication import SimpleUser
 
-from mcp_serving.workers import messaging
-from mcp_serving.workers.relay import Fate, Relay
+from mcp_serving.workers import timeouts
+from mcp_serving.workers.messaging import Messaging
+from mcp_serving.workers.outgoing_request import RelayResult
+from mcp_serving.workers.relay import Relay
 from tests.support.harness import DEADLINE
 
 Message = dict[str, Any]
 
 
-HELD_UP = -1
-
-
 class FaultyLayer(InMemoryChannelLayer):
-    """The in-memory layer; ``fault`` says how often each message is delivered, or raises."""
+    """The in-memory layer; ``fault`` says how often each message is delivered, or raises.
+
+    Messages to the channels in ``held_up`` are delivered by ``release`` only.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.fault: Callable[[list[str]], int] = lambda kinds: 1
         self.sent: list[str] = []
-        self.held: list[tuple[str, Message]] = []
+        self.held_up: set[str] = set()
+        self._held: list[tuple[str, Message]] = []
 
     async def send(self, channel: str, message: Message) -> None:
-        kinds = [part["kind"] for part in message.get("parts", ())]
+        kinds = [frame["kind"] for frame in message.get("frames", ())]
         times = self.fault(kinds)
         self.sent += kinds
-        if times == HELD_UP:
-            self.held.append((channel, message))
+        if channel in self.held_up:
+            self._held.append((channel, message))
+            return
         for _ in range(times):
             await super().send(channel, message)
 
     async def release(self) -> None:
-        """Deliver what was held up."""
-        self.fault = lambda kinds: 1
-        for channel, message in self.held:
+        """Deliver the messages that were held up."""
+        self.held_up.clear()
+        for channel, message in self._held:
             await super().send(channel, message)
 
 
@@ -85,7 +89,7 @@ class Client:
             self.body += message["body"]
             self.is_over = not message.get("more_body", False)
 
-    async def asks(self, relay: Relay, owner: str, **more: Any) -> Fate:
+    async def asks(self, relay: Relay, owner: str, **more: Any) -> RelayResult:
         scope = {"type": "http", "method": "POST", "path": "/mcp", "headers": [], **more}
         async with asyncio.timeout(DEADLINE):
             return await relay.relay(owner, scope, self.receive, self.send)
@@ -109,8 +113,8 @@ def run(work: Callable[[], Awaitable[None]]) -> None:
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Workers that soon take a silent one for gone."""
-    monkeypatch.setattr(messaging, "PATIENCE", 0.6)
-    monkeypatch.setattr(messaging, "TICK", 0.1)
+    monkeypatch.setattr(timeouts, "PEER", 0.6)
+    monkeypatch.setattr(timeouts, "PING_INTERVAL", 0.1)
 
 
 def test_what_the_layer_delivers_twice_arrives_once() -> None:
@@ -126,7 +130,7 @@ def test_what_the_layer_delivers_twice_arrives_once() -> None:
         async with two(layer, serve) as (here, there):
             for number in range(3):
                 client = Client(b"number %d" % number)
-                assert await client.asks(here, there.channel) is Fate.ANSWERED
+                assert await client.asks(here, there.channel) is RelayResult.ANSWERED
                 assert (client.status, client.body, client.is_over) == (200, b"number %d" % number, True)
         assert len(served) == 3
 
@@ -135,7 +139,7 @@ def test_what_the_layer_delivers_twice_arrives_once() -> None:
 
 def test_what_arrives_although_its_sending_failed_takes_nothing_with_it() -> None:
     async def work() -> None:
-        failures = ["answer", "request"]
+        failures = ["response", "request"]
 
         class UnsureLayer(FaultyLayer):
             async def send(self, channel: str, message: Message) -> None:
@@ -157,15 +161,15 @@ def test_what_arrives_although_its_sending_failed_takes_nothing_with_it() -> Non
 
 
 def test_what_one_end_gives_up_the_other_does_not_wait_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(messaging, "PATIENCE", 0.3)
-    monkeypatch.setattr(messaging, "TICK", 0.05)
+    monkeypatch.setattr(timeouts, "PEER", 0.3)
+    monkeypatch.setattr(timeouts, "PING_INTERVAL", 0.05)
 
     async def work() -> None:
         layer = FaultyLayer()
         is_full = True
 
         def be_full(kinds: list[str]) -> int:
-            if is_full and ("answer" in kinds or "lost" in kinds):
+            if is_full and ("response" in kinds or "lost" in kinds):
                 raise ChannelFull
             return 1
 
@@ -193,7 +197,7 @@ def test_what_one_end_gives_up_the_other_does_not_wait_for(monkeypatch: pytest.M
     run(work)
 
 
-@pytest.mark.parametrize("lost", ["request", "answer"])
+@pytest.mark.parametrize("lost", ["request", "response"])
 def test_what_the_layer_loses_is_noticed_and_the_next_request_is_served(lost: str) -> None:
     async def work() -> None:
         layer = FaultyLayer()
@@ -208,10 +212,10 @@ def test_what_the_layer_loses_is_noticed_and_the_next_request_is_served(lost: st
         layer.fault = lose_one
         async with two(layer) as (here, there):
             client = Client()
-            assert await client.asks(here, there.channel) is Fate.ANSWERED
+            assert await client.asks(here, there.channel) is RelayResult.ANSWERED
             assert client.status == 503
             client = Client()
-            assert await client.asks(here, there.channel) is Fate.ANSWERED
+            assert await client.asks(here, there.channel) is RelayResult.ANSWERED
             assert (client.status, client.body) == (200, b"hello")
 
     run(work)
@@ -246,7 +250,7 @@ def test_a_full_channel_makes_a_request_wait_and_then_is_503() -> None:
 def test_while_nobody_knows_whether_a_message_has_arrived_no_other_is_taken_for_it(
     arrives: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(messaging, "SEND_SECONDS", 0.2)
+    monkeypatch.setattr(timeouts, "SEND", 0.2)
 
     class HangingLayer(FaultyLayer):
         hanging = asyncio.Event()
@@ -306,15 +310,15 @@ def test_while_nobody_knows_whether_a_message_has_arrived_no_other_is_taken_for_
 def test_an_answer_that_is_given_up_while_the_other_end_is_held_up_is_missed_there(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(messaging, "PATIENCE", 0.4)
-    monkeypatch.setattr(messaging, "TICK", 0.1)
+    monkeypatch.setattr(timeouts, "PEER", 0.4)
+    monkeypatch.setattr(timeouts, "PING_INTERVAL", 0.1)
 
     async def work() -> None:
         layer = FaultyLayer()
         is_full = asyncio.Event()
 
         def be_full(kinds: list[str]) -> int:
-            if "answer" in kinds:
+            if "response" in kinds:
                 is_full.set()
                 raise ChannelFull
             return 1
@@ -351,9 +355,8 @@ def test_an_answer_that_is_not_sent_because_the_other_end_was_taken_for_gone_is_
             client = Client()
             asking = asyncio.ensure_future(client.asks(here, there.channel))
             await is_asked.wait()
-            link = there._links.to(here.channel)
-            assert link is not None
-            there.lose(link, gone=True)
+            (incoming,) = there._incoming.values()
+            there.handle_loss(incoming.peer, gone=True)
             await asking
             assert client.status == 503
 
@@ -408,7 +411,7 @@ def test_a_client_that_leaves_is_told_to_the_owner() -> None:
             asking = asyncio.ensure_future(client.asks(here, there.channel))
             await asyncio.sleep(0)
             client.left.set()
-            assert await asking is Fate.ANSWERED
+            assert await asking is RelayResult.ANSWERED
             async with asyncio.timeout(DEADLINE):
                 await heard.wait()
 
@@ -420,37 +423,29 @@ def test_a_worker_that_says_nothing_is_gone_after_a_while_and_then_at_once(impat
         layer = FaultyLayer()
         async with two(layer) as (here, there):
             silent = there.channel.replace("!", "!silent")
-            assert await Client().asks(here, silent) is Fate.OWNER_GONE
+            assert await Client().asks(here, silent) is RelayResult.OWNER_GONE
             layer.sent.clear()
-            assert await Client().asks(here, silent) is Fate.OWNER_GONE
+            assert await Client().asks(here, silent) is RelayResult.OWNER_GONE
             assert layer.sent == []
 
     run(work)
 
 
-def test_what_one_worker_has_found_out_the_others_know_until_the_silent_one_speaks(
-    impatient: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def becomes(relay: Relay, owner: str, *, gone: bool) -> None:
-        async with asyncio.timeout(DEADLINE):
-            while (owner in relay._links._gone) != gone:  # noqa: ASYNC110 - nobody tells of it
-                await asyncio.sleep(0.01)
-
+def test_what_one_worker_has_found_out_the_others_know_until_the_silent_one_speaks(impatient: None) -> None:
     async def work() -> None:
         layer = FaultyLayer()
         async with two(layer) as (here, there), two(layer) as (held_up, _):
-            owner = held_up.channel
-            hear_about = held_up._links._hear_about
-            monkeypatch.setattr(held_up._links, "_hear_about", lambda *_: None)
-            layer.fault = lambda kinds: HELD_UP if {"answer", "pong"} & {*kinds} else 1
-            assert await Client().asks(here, owner) is Fate.OWNER_GONE
-            await becomes(there, owner, gone=True)
+            layer.held_up.add(held_up.channel)
+            assert await Client().asks(here, held_up.channel) is RelayResult.OWNER_GONE
+            await anyio.wait_all_tasks_blocked()
+            layer.sent.clear()
+            assert await Client().asks(there, held_up.channel) is RelayResult.OWNER_GONE
+            assert layer.sent == []
             await layer.release()
-            hear_about(owner, "silent")
+            await anyio.wait_all_tasks_blocked()
             for relay in (here, there):
-                await becomes(relay, owner, gone=False)
                 client = Client()
-                assert await client.asks(relay, owner) is Fate.ANSWERED
+                assert await client.asks(relay, held_up.channel) is RelayResult.ANSWERED
                 assert (client.status, client.body) == (200, b"hello")
 
     run(work)
@@ -459,17 +454,16 @@ def test_what_one_worker_has_found_out_the_others_know_until_the_silent_one_spea
 def test_a_worker_that_was_held_up_for_longer_than_messages_are_kept_is_found_again(
     impatient: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(messaging, "KNOCK_SECONDS", 0.5)
+    monkeypatch.setattr(timeouts, "GONE_PING_INTERVAL", 0.5)
 
     async def work() -> None:
         layer = FaultyLayer()
         layer.fault = lambda kinds: 0
         async with two(layer) as (here, there):
-            assert await Client().asks(here, there.channel) is Fate.OWNER_GONE
+            assert await Client().asks(here, there.channel) is RelayResult.OWNER_GONE
             layer.fault = lambda kinds: 1
             end = time.monotonic() + DEADLINE
-            monkeypatch.setattr(messaging.Links, "_hear_about", lambda *_: None)  # nobody tells of it either
-            while await (client := Client()).asks(here, there.channel) is Fate.OWNER_GONE:
+            while await (client := Client()).asks(here, there.channel) is RelayResult.OWNER_GONE:
                 assert time.monotonic() < end
                 await asyncio.sleep(0.05)
             assert (client.status, client.body) == (200, b"hello")
@@ -490,14 +484,14 @@ def test_a_worker_that_closes_says_so_and_is_gone_at_once() -> None:
                 assert client.status == 200
             layer.sent.clear()
             with anyio.fail_after(1):
-                assert await Client().asks(here, channel) is Fate.OWNER_GONE
+                assert await Client().asks(here, channel) is RelayResult.OWNER_GONE
 
     run(work)
 
 
 def test_what_one_end_gives_up_costs_nothing_that_is_asked_afterwards(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(messaging, "PATIENCE", 0.3)
-    monkeypatch.setattr(messaging.Links, "watch", lambda self: None)
+    monkeypatch.setattr(timeouts, "PEER", 0.3)
+    monkeypatch.setattr(Messaging, "watch", lambda self: None)
 
     async def work() -> None:
         layer = FaultyLayer()
@@ -555,13 +549,13 @@ def test_a_request_that_arrives_too_late_is_not_served_which_is_said_in_the_log(
 ) -> None:
     async def work() -> None:
         async with two(FaultyLayer()) as (here, there):
-            monkeypatch.setattr("mcp_serving.workers.relay.SEND_SECONDS", -10)
+            monkeypatch.setattr(timeouts, "SEND", -10)
             client = Client()
             await client.asks(here, there.channel)
             assert client.status == 503
 
     run(work)
-    assert "are the clocks of both in step?" in caplog.text
+    assert "Check that the clocks of all machines agree" in caplog.text
 
 
 def test_a_user_who_is_no_model_cannot_be_told_to_another_worker_which_is_said_in_the_log(
@@ -574,7 +568,24 @@ def test_a_user_who_is_no_model_cannot_be_told_to_another_worker_which_is_said_i
             assert client.status == 500
 
     run(work)
-    assert "cannot be relayed there: starlette.authentication.SimpleUser is no model" in caplog.text
+    assert "cannot be relayed: scope['user'] is a starlette.authentication.SimpleUser" in caplog.text
+
+
+def test_a_layer_whose_receive_times_out_at_once_does_not_block_the_event_loop() -> None:
+    class ImpatientLayer(InMemoryChannelLayer):
+        attempts = 0
+
+        async def receive(self, channel: str) -> Message:
+            self.attempts += 1
+            raise TimeoutError
+
+    async def work() -> None:
+        layer = ImpatientLayer()
+        async with Relay(layer, echo, "/mcp", 1000).open():
+            await asyncio.sleep(3 * timeouts.RECEIVE_RETRY)
+        assert 1 < layer.attempts < 5
+
+    run(work)
 
 
 def test_a_layer_that_hangs_holds_up_neither_the_start_nor_the_end_of_each_handler_anew() -> None:

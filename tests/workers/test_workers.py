@@ -703,4 +703,4 @@ def test_without_a_layer_in_common_another_worker_does_not_know_the_session(even
             unknown = post(two.address, "/mcp", call(1, "process"), session)
             unknown.read()
             assert unknown.status == 404
-        assert two.process.errors.count("they need a channel layer in common") == 1
+        assert two.process.errors.count("configure a channel layer that all workers share") == 1
