@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.support import in_django  # sets Django up, for the tests that need no process
-from tests.support.harness import ROOT, Events
+from tests.support.harness import ROOT, Notes
 from tests.support.markers import (
     pytest_collection_finish,
     pytest_configure_node,
@@ -44,8 +44,8 @@ for number in (signal.SIGINT, signal.SIGHUP):
 
 
 @pytest.fixture
-def events(tmp_path: Path) -> Events:
-    return Events(tmp_path / "events")
+def notes(tmp_path: Path) -> Notes:
+    return Notes(tmp_path / "notes")
 
 
 @pytest.fixture(scope="session")
@@ -83,7 +83,7 @@ def site(tmp_path_factory: pytest.TempPathFactory, users: None) -> Iterator[Acce
     """A process that serves handlers of which each lets in others; see tests/project/access_asgi.py."""
     from tests.support.access_servers import AccessServers, serving_access_servers
 
-    notes = tmp_path_factory.mktemp("site") / "events"
+    notes = tmp_path_factory.mktemp("site") / "notes"
     with serving_access_servers("runmcp", notes) as (process, address):
         yield AccessServers(process, address, notes)
 

@@ -22,7 +22,7 @@ from tests.support.asgi_servers import serving
 from tests.support.harness import (
     INITIALIZE,
     INITIALIZED,
-    Events,
+    Notes,
     Process,
     call,
     free_port,
@@ -54,55 +54,55 @@ async def state_over_http(address: str) -> str:
 
 @pytest.mark.process
 @pytest.mark.parametrize("end", [close_stdin, terminate])
-def test_both_transports_share_one_lifespan(end: Callable[[Process], None], events: Events) -> None:
-    with serving_http(transport="both", env=events.env) as (process, address):
+def test_both_transports_share_one_lifespan(end: Callable[[Process], None], notes: Notes) -> None:
+    with serving_http(transport="both", env=notes.env) as (process, address):
         process.send(INITIALIZE, INITIALIZED, call(1, "state"))
         assert [process.receive()["id"], text_of(process.receive())] == ["initialize", "shared"]
         assert asyncio.run(state_over_http(address)) == "shared"
         end(process)
         assert asyncio.run(gone(process)) == 0
-    assert events.all() == ONCE
+    assert notes.all() == ONCE
 
 
 @pytest.mark.process
 @pytest.mark.parametrize("transport", ["http", "both"])
-def test_a_listen_failure_leaves_the_lifespan(transport: str, events: Events) -> None:
+def test_a_listen_failure_leaves_the_lifespan(transport: str, notes: Notes) -> None:
     with serving_http() as (_, address):
         taken = {"TEST_ENDPOINTS": tcp(int(address.rpartition(":")[2]))}
-        with runmcp("--transport", transport, env={**events.env, **taken}) as process:
+        with runmcp("--transport", transport, env={**notes.env, **taken}) as process:
             assert process.wait() == 1
             assert "address already in use" in process.errors.lower()
             assert "Traceback" not in process.errors
-    assert events.all() == ONCE
+    assert notes.all() == ONCE
 
 
 @pytest.mark.process
 @pytest.mark.parametrize("transport", ["stdio", "http", "both"])
-def test_a_signal_before_the_lifespan_is_entered_is_a_clean_end(transport: str, events: Events) -> None:
-    slow = {**events.env, "TEST_LIFESPAN": "slow start", "TEST_ENDPOINTS": tcp(free_port())}
+def test_a_signal_before_the_lifespan_is_entered_is_a_clean_end(transport: str, notes: Notes) -> None:
+    slow = {**notes.env, "TEST_LIFESPAN": "slow start", "TEST_ENDPOINTS": tcp(free_port())}
     with runmcp("--transport", transport, env=slow) as process:
-        events.wait_for("lifespan starting")
+        notes.wait_for("lifespan starting")
         process.signal(signal.SIGTERM)
         assert asyncio.run(gone(process)) == 0
         assert "Traceback" not in process.errors
-    assert events.all() == ["lifespan starting"]
+    assert notes.all() == ["lifespan starting"]
 
 
 @pytest.mark.process
 @pytest.mark.parametrize("transport", ["stdio", "http"])
-def test_a_cleanup_that_raises_is_reported(transport: str, events: Events) -> None:
-    failing = {**events.env, "TEST_LIFESPAN": "cleanup raises", "TEST_ENDPOINTS": tcp(free_port())}
+def test_a_cleanup_that_raises_is_reported(transport: str, notes: Notes) -> None:
+    failing = {**notes.env, "TEST_LIFESPAN": "cleanup raises", "TEST_ENDPOINTS": tcp(free_port())}
     with runmcp("--transport", transport, env=failing) as process:
         process.wait_for(" is (at|on) ")
         process.signal(signal.SIGTERM)
         assert asyncio.run(gone(process)) == 1
         assert process.errors.count("RuntimeError: the cleanup fails") == 1
-    assert events.all() == ONCE
+    assert notes.all() == ONCE
 
 
 @pytest.mark.process
-def test_a_cleanup_that_raises_keeps_nothing_else_from_being_left(events: Events) -> None:
-    failing = {**events.env, "TEST_LIFESPAN": "cleanup raises"}
+def test_a_cleanup_that_raises_keeps_nothing_else_from_being_left(notes: Notes) -> None:
+    failing = {**notes.env, "TEST_LIFESPAN": "cleanup raises"}
     with serving_http("--shutdown-timeout", "1", env=failing) as (process, address):
 
         async def talk() -> None:
@@ -110,45 +110,45 @@ def test_a_cleanup_that_raises_keeps_nothing_else_from_being_left(events: Events
                 other = await send_call(clients, "echo", generation="2026-07-28", path="/other", text="x")
                 assert text_of((await other.answer()).messages[-1]) == "x"
                 await send_call(clients, "slow", generation="2026-07-28", seconds=60)
-                await asyncio.to_thread(events.wait_for, "slow started")
+                await asyncio.to_thread(notes.wait_for, "slow started")
                 process.signal(signal.SIGTERM)
                 assert await gone(process, within=1 + SOON) == 1
 
         asyncio.run(talk())
         assert process.errors.count("RuntimeError: the cleanup fails") == 1
         assert "tools/call 'slow'" in process.errors
-    assert events.all().count("lifespan left") == 1
-    assert events.all()[-1] == "other lifespan left"
+    assert notes.all().count("lifespan left") == 1
+    assert notes.all()[-1] == "other lifespan left"
 
 
 @pytest.mark.process
 @pytest.mark.parametrize("transport", ["stdio", "http"])
-def test_a_cleanup_that_hangs_is_cut_at_the_deadline(transport: str, events: Events) -> None:
-    hanging = {**events.env, "TEST_LIFESPAN": "cleanup hangs", "TEST_ENDPOINTS": tcp(free_port())}
+def test_a_cleanup_that_hangs_is_cut_at_the_deadline(transport: str, notes: Notes) -> None:
+    hanging = {**notes.env, "TEST_LIFESPAN": "cleanup hangs", "TEST_ENDPOINTS": tcp(free_port())}
     with runmcp("--transport", transport, "--shutdown-timeout", "1", env=hanging) as process:
         process.wait_for(" is (at|on) ")
         process.signal(signal.SIGTERM)
         assert asyncio.run(gone(process, within=1 + SOON)) == 1
         assert "the cleanup of the lifespan of 'test-server'" in process.errors
         assert "Traceback" not in process.errors
-    assert events.all() == [*ONCE, "cleanup cut"]
+    assert notes.all() == [*ONCE, "cleanup cut"]
 
 
 @pytest.mark.process
-def test_a_signal_cuts_a_cleanup_that_hangs(events: Events) -> None:
-    with runmcp("--shutdown-timeout", "30", env={**events.env, "TEST_LIFESPAN": "cleanup hangs"}) as process:
+def test_a_signal_cuts_a_cleanup_that_hangs(notes: Notes) -> None:
+    with runmcp("--shutdown-timeout", "30", env={**notes.env, "TEST_LIFESPAN": "cleanup hangs"}) as process:
         process.wait_for("is on standard input")
         process.signal(signal.SIGTERM)
-        events.wait_for("lifespan left")
+        notes.wait_for("lifespan left")
         process.signal(signal.SIGTERM)
         assert asyncio.run(gone(process, within=1 + SOON)) == 1
-    assert events.all() == [*ONCE, "cleanup cut"]
+    assert notes.all() == [*ONCE, "cleanup cut"]
 
 
 @pytest.mark.process
 @pytest.mark.parametrize("server", ["daphne", "uvicorn"])
-def test_another_asgi_server_leaves_the_lifespan_when_it_is_stopped(server: str, events: Events) -> None:
-    with serving(server, env=events.env) as (process, address):
+def test_another_asgi_server_leaves_the_lifespan_when_it_is_stopped(server: str, notes: Notes) -> None:
+    with serving(server, env=notes.env) as (process, address):
         assert asyncio.run(state_over_http(address)) == "shared"
 
         async def echo() -> None:
@@ -161,25 +161,25 @@ def test_another_asgi_server_leaves_the_lifespan_when_it_is_stopped(server: str,
         process.signal(signal.SIGTERM)
         process.wait()
         assert "Traceback" not in process.errors
-    assert events.all() == ONCE
+    assert notes.all() == ONCE
 
 
 @pytest.mark.process
 @pytest.mark.parametrize("server", ["runmcp", "daphne"])
-def test_a_request_while_the_lifespan_is_left_does_not_enter_it_again(server: str, events: Events) -> None:
-    with serving(server, env={**events.env, "TEST_LIFESPAN": "slow cleanup"}) as (process, address):
+def test_a_request_while_the_lifespan_is_left_does_not_enter_it_again(server: str, notes: Notes) -> None:
+    with serving(server, env={**notes.env, "TEST_LIFESPAN": "slow cleanup"}) as (process, address):
 
         async def talk() -> int:
             async with Clients(address) as clients:
                 session = await clients.session()
                 process.signal(signal.SIGTERM)
-                await asyncio.to_thread(events.wait_for, "lifespan left")
+                await asyncio.to_thread(notes.wait_for, "lifespan left")
                 changed = {"jsonrpc": "2.0", "method": "notifications/roots/list_changed"}
                 return (await session.request("POST", "/mcp", changed)).status
 
         assert asyncio.run(talk()) == 503
         process.wait()
-    assert events.all() == [*ONCE, "slow cleanup done"]
+    assert notes.all() == [*ONCE, "slow cleanup done"]
 
 
 def test_what_is_opened_while_it_is_closed_is_entered_once_it_is_left() -> None:

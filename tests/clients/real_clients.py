@@ -22,7 +22,7 @@ import pytest
 from tests.clients.proxy import Proxy
 from tests.npm import node, script
 from tests.support.asgi_servers import serving
-from tests.support.harness import ROOT, Events, environment, running
+from tests.support.harness import ROOT, Notes, environment, running
 
 HERE = Path(__file__).parent
 INSPECTOR = "@modelcontextprotocol/inspector/clients/launcher/build/index.js"
@@ -49,7 +49,7 @@ DECLINED = "The user said no to delete_order: nothing was done. Do not call it a
 class Served:
     """The server over HTTP, and what it and those over stdio have noted."""
 
-    events: Events
+    notes: Notes
     env: dict[str, str]
     port: int
 
@@ -61,10 +61,10 @@ class Served:
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    events = Events(tmp_path_factory.mktemp("clients") / "events")
-    changes = {"DJANGO_SETTINGS_MODULE": "tests.clients.settings", **events.env}
+    notes = Notes(tmp_path_factory.mktemp("clients") / "notes")
+    changes = {"DJANGO_SETTINGS_MODULE": "tests.clients.settings", **notes.env}
     with serving("runmcp", "tests.clients.asgi", env=changes) as (process, address):
-        yield Served(events, environment(**changes), int(address.rpartition(":")[2]))
+        yield Served(notes, environment(**changes), int(address.rpartition(":")[2]))
         process.signal(signal.SIGTERM)
         assert process.wait() == 0
     assert "Traceback" not in process.errors
@@ -102,12 +102,12 @@ def test_a_client_sees_all_that_the_server_does(served: Served, transport: str, 
         "outlast": "failed" if cancelled_by_the_cut else "outlasted",
         "after": {"total": 2},
     }
-    served.events.wait_for(f"{label}: wait cancelled")
+    served.notes.wait_for(f"{label}: wait cancelled")
     if cancelled_by_the_cut:
-        served.events.wait_for(f"{label}: outlast cancelled")
-    noted = served.events.all()
+        served.notes.wait_for(f"{label}: outlast cancelled")
+    noted = served.notes.all()
     assert (f"{label}: outlast cancelled" in noted) == cancelled_by_the_cut
-    assert [event for event in noted if event.startswith(f"{label}: order")] == [f"{label}: order 7 deleted"]
+    assert [note for note in noted if note.startswith(f"{label}: order")] == [f"{label}: order 7 deleted"]
 
 
 # The Inspector's CLI: a process for each call
@@ -120,7 +120,7 @@ def inspector(
         target = [f"http://127.0.0.1:{served.port}/mcp"]
     else:
         stdio = served.command
-        variables = [f"{name}={stdio['env'][name]}" for name in ("DJANGO_SETTINGS_MODULE", "PYTHONPATH", "TEST_EVENTS")]
+        variables = [f"{name}={stdio['env'][name]}" for name in ("DJANGO_SETTINGS_MODULE", "PYTHONPATH", "TEST_NOTES")]
         target = [stdio["command"], *stdio["args"], *(part for each in variables for part in ("-e", each))]
     command = [*script(INSPECTOR), "--cli", *target, "--protocol-era", era, "--format", "json", "-q", *arguments]
     return command, environment(HOME=str(home))  # it keeps a catalog of servers there
@@ -153,13 +153,13 @@ def test_the_inspectors_cli_lists_calls_reads_and_prompts(
     refused = call("delete_order", label=label, number=7)
     assert refused["isError"]
     assert "this client cannot ask" in refused["content"][0]["text"]
-    assert not [event for event in served.events.all() if event.startswith(label)]
+    assert not [note for note in served.notes.all() if note.startswith(label)]
 
 
 def test_a_call_of_an_inspector_that_is_ended_is_cancelled(served: Served, tmp_path: Path) -> None:
     arguments = ["--method", "tools/call", "--tool-name", "wait", "--tool-args-json", '{"label": "inspector"}']
     command, env = inspector(served, "http", "modern", tmp_path, *arguments)
     with running(command, env=env) as client:
-        served.events.wait_for("inspector: wait started")
+        served.notes.wait_for("inspector: wait started")
         client.signal(signal.SIGTERM)
-        served.events.wait_for("inspector: wait cancelled")
+        served.notes.wait_for("inspector: wait cancelled")

@@ -6,7 +6,7 @@ from mcp.server.mcpserver import Context
 from pydantic import BaseModel
 
 from mcp_serving import MCPServer
-from tests.project.events import note
+from tests.project.notes import note
 
 server = MCPServer("clients-server", version="1.0")
 

@@ -15,32 +15,32 @@ from daphne.server import Server
 from mcp import Client
 
 from mcp_serving.daphne import Server as BoundedServer
-from tests.support.harness import ROOT, Events, Process, runmcp
+from tests.support.harness import ROOT, Notes, Process, runmcp
 from tests.support.raw_http import Request
 
 
 @pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Process, str, Path, Events]]:
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Process, str, Path, Notes]]:
     """With every option in use, on a port of the system's choice and on a UNIX socket."""
     directory = tmp_path_factory.mktemp("daphne")
-    events = Events(directory / "events")
+    notes = Notes(directory / "notes")
     unix = directory / "socket"
     endpoints = json.dumps(["tcp:port=0:interface=127.0.0.1", f"unix:{unix}"])
     command = ("--transport", "http", "--http-server", "tests.project.daphnes.build")
-    with runmcp(*command, env={**events.env, "TEST_ENDPOINTS": endpoints}) as process:
+    with runmcp(*command, env={**notes.env, "TEST_ENDPOINTS": endpoints}) as process:
         address = process.wait_for(rf"is at (\S+)/prefix/mcp.* http://unix:{unix}:/prefix/mcp")[1]
-        yield process, address, unix, events
+        yield process, address, unix, notes
 
 
 @pytest.mark.process
-def test_port_0_is_announced_as_the_port_that_was_bound(served: tuple[Process, str, Path, Events]) -> None:
+def test_port_0_is_announced_as_the_port_that_was_bound(served: tuple[Process, str, Path, Notes]) -> None:
     _, address, _, _ = served
     assert not address.endswith(":0")
     assert Request(address, "/prefix/quick/").read() == b"quick"
 
 
 @pytest.mark.process
-def test_the_sdks_client_is_served_below_the_root_path(served: tuple[Process, str, Path, Events]) -> None:
+def test_the_sdks_client_is_served_below_the_root_path(served: tuple[Process, str, Path, Notes]) -> None:
     _, address, _, _ = served
 
     async def talk() -> None:
@@ -52,7 +52,7 @@ def test_the_sdks_client_is_served_below_the_root_path(served: tuple[Process, st
 
 
 @pytest.mark.process
-def test_a_unix_socket_is_served_too(served: tuple[Process, str, Path, Events]) -> None:
+def test_a_unix_socket_is_served_too(served: tuple[Process, str, Path, Notes]) -> None:
     _, _, unix, _ = served
     with socket.socket(socket.AF_UNIX) as connection:
         connection.connect(str(unix))
@@ -65,7 +65,7 @@ def test_a_unix_socket_is_served_too(served: tuple[Process, str, Path, Events]) 
 
 @pytest.mark.process
 def test_proxy_headers_and_an_overridden_create_application_shape_the_scope(
-    served: tuple[Process, str, Path, Events],
+    served: tuple[Process, str, Path, Notes],
 ) -> None:
     _, address, _, _ = served
     headers = {"X-Forwarded-For": "192.0.2.7", "X-Forwarded-Port": "4711", "X-Forwarded-Proto": "https"}
@@ -78,7 +78,7 @@ def test_proxy_headers_and_an_overridden_create_application_shape_the_scope(
 
 
 @pytest.mark.process
-def test_the_server_name_is_in_the_responses(served: tuple[Process, str, Path, Events]) -> None:
+def test_the_server_name_is_in_the_responses(served: tuple[Process, str, Path, Notes]) -> None:
     _, address, _, _ = served
     answer = Request(address, "/prefix/quick/")
     answer.read()
@@ -86,7 +86,7 @@ def test_the_server_name_is_in_the_responses(served: tuple[Process, str, Path, E
 
 
 @pytest.mark.process
-def test_the_http_timeout_is_in_force(served: tuple[Process, str, Path, Events]) -> None:
+def test_the_http_timeout_is_in_force(served: tuple[Process, str, Path, Notes]) -> None:
     _, address, _, _ = served
     answer = Request(address, "/prefix/slow-async/?seconds=8")
     answer.read()
@@ -95,22 +95,22 @@ def test_the_http_timeout_is_in_force(served: tuple[Process, str, Path, Events])
 
 
 @pytest.mark.process
-def test_the_action_logger_hears_of_requests(served: tuple[Process, str, Path, Events]) -> None:
-    _, address, _, events = served
+def test_the_action_logger_hears_of_requests(served: tuple[Process, str, Path, Notes]) -> None:
+    _, address, _, notes = served
     Request(address, "/prefix/quick/?logged").read()
-    events.wait_for("http complete /prefix/quick/?logged")
+    notes.wait_for("http complete /prefix/quick/?logged")
 
 
 @pytest.mark.process
-def test_the_builder_and_the_hooks_of_daphne_are_called_once(served: tuple[Process, str, Path, Events]) -> None:
-    _, _, _, events = served
-    noted = [events.all().count(event) for event in ("built", "own run", "ready", "own listen_success")]
+def test_the_builder_and_the_hooks_of_daphne_are_called_once(served: tuple[Process, str, Path, Notes]) -> None:
+    _, _, _, notes = served
+    noted = [notes.all().count(note) for note in ("built", "own run", "ready", "own listen_success")]
     assert noted == [1, 1, 1, 2]
 
 
 @pytest.mark.process
-def test_verbosity_2_logs_what_twisted_says_and_not_in_a_circle(events: Events) -> None:
-    env = {**events.env, "TEST_ENDPOINTS": '["tcp:port=0:interface=127.0.0.1"]', "TEST_VERBOSITY": "2"}
+def test_verbosity_2_logs_what_twisted_says_and_not_in_a_circle(notes: Notes) -> None:
+    env = {**notes.env, "TEST_ENDPOINTS": '["tcp:port=0:interface=127.0.0.1"]', "TEST_VERBOSITY": "2"}
     # Given as an object, not as a callable.
     command = ("--transport", "http", "--http-server", "tests.project.daphne_object.server")
     with runmcp(*command, env=env) as process:
@@ -122,17 +122,17 @@ def test_verbosity_2_logs_what_twisted_says_and_not_in_a_circle(events: Events) 
         assert process.errors.count("\n") < 200
         assert "HTTPFactory starting" in process.errors
     # The signal has let the overridden run() return.
-    assert [event for event in events.all() if event.startswith("own run")] == ["own run", "own run returned"]
+    assert [note for note in notes.all() if note.startswith("own run")] == ["own run", "own run returned"]
 
 
 @pytest.mark.process
-def test_the_builder_is_never_called_for_stdio(events: Events) -> None:
-    with runmcp("--transport", "stdio", "--http-server", "tests.project.daphnes.build", env=events.env) as process:
+def test_the_builder_is_never_called_for_stdio(notes: Notes) -> None:
+    with runmcp("--transport", "stdio", "--http-server", "tests.project.daphnes.build", env=notes.env) as process:
         process.wait_for("is on standard input and output")
         assert process.popen.stdin is not None
         process.popen.stdin.close()
         assert process.wait() == 0
-    assert "built" not in events.all()
+    assert "built" not in notes.all()
 
 
 def test_the_docs_speak_of_every_option_of_daphne() -> None:

@@ -14,7 +14,7 @@ import trustme
 from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 
-from tests.support.harness import Events, free_port, runmcp, tcp
+from tests.support.harness import Notes, free_port, runmcp, tcp
 
 HTTP = ("--transport", "http")
 
@@ -89,13 +89,13 @@ def test_an_endpoint_that_can_be_used_is_not_refused(endpoint: str) -> None:
 
 
 @pytest.mark.process
-def test_one_bad_endpoint_keeps_the_good_ones_from_listening(events: Events) -> None:
+def test_one_bad_endpoint_keeps_the_good_ones_from_listening(notes: Notes) -> None:
     port = free_port()
     endpoints = json.dumps([f"tcp:port={port}:interface=127.0.0.1", "tcp:port=70000"])
-    with runmcp(*HTTP, env={**events.env, "TEST_ENDPOINTS": endpoints}) as process:
+    with runmcp(*HTTP, env={**notes.env, "TEST_ENDPOINTS": endpoints}) as process:
         assert process.wait() == 1
         assert_ends_in_one_line(process.errors, "'tcp:port=70000'", "not in 0 to 65535")
-    assert events.all() == []
+    assert notes.all() == []
 
 
 @pytest.mark.process
@@ -109,35 +109,35 @@ def test_one_bad_endpoint_keeps_the_good_ones_from_listening(events: Events) -> 
         ("not_callable", "not builtins.str"),
     ],
 )
-def test_a_builder_of_no_usable_server_is_told_in_one_line(builder: str, expected: str, events: Events) -> None:
-    env = {**events.env, "TEST_ENDPOINTS": tcp(0)}
+def test_a_builder_of_no_usable_server_is_told_in_one_line(builder: str, expected: str, notes: Notes) -> None:
+    env = {**notes.env, "TEST_ENDPOINTS": tcp(0)}
     with runmcp(*HTTP, "--http-server", f"tests.project.daphnes.{builder}", env=env) as process:
         assert process.wait() == 1
         assert_ends_in_one_line(process.errors, expected)
-    assert events.all() == []
+    assert notes.all() == []
 
 
 @pytest.mark.process
 @pytest.mark.parametrize("transport", ["http", "both"])
-def test_a_port_in_use_ends_everything(transport: str, events: Events) -> None:
+def test_a_port_in_use_ends_everything(transport: str, notes: Notes) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         endpoints = json.dumps(["tcp:port=0:interface=127.0.0.1", f"tcp:{taken.getsockname()[1]}:interface=127.0.0.1"])
         command = ("--transport", transport, "--http-server", "tests.project.daphnes.build")
-        with runmcp(*command, env={**events.env, "TEST_ENDPOINTS": endpoints}) as process:  # with stdin left open
+        with runmcp(*command, env={**notes.env, "TEST_ENDPOINTS": endpoints}) as process:  # with stdin left open
             assert process.wait() == 1
             assert_ends_in_one_line(process.errors, "in use", "Stop what listens there, or change the endpoint.")
             assert process.output() == b""
-    noted = events.all()
+    noted = notes.all()
     assert noted.count("lifespan entered") == noted.count("lifespan left") == 1
     assert "own listen_error" in noted
 
 
 @pytest.mark.process
-def test_a_socket_that_may_not_be_bound_ends_everything(tmp_path: Path, events: Events) -> None:
+def test_a_socket_that_may_not_be_bound_ends_everything(tmp_path: Path, notes: Notes) -> None:
     endpoints = json.dumps([f"unix:{tmp_path / 'missing' / 'socket'}"])
-    with runmcp(*HTTP, env={**events.env, "TEST_ENDPOINTS": endpoints}) as process:
+    with runmcp(*HTTP, env={**notes.env, "TEST_ENDPOINTS": endpoints}) as process:
         assert process.wait() == 1
         assert_ends_in_one_line(process.errors, "cannot listen", "missing/socket")
-    assert events.all() == ["lifespan entered", "lifespan left"]
+    assert notes.all() == ["lifespan entered", "lifespan left"]

@@ -23,14 +23,14 @@ from pydantic import AnyHttpUrl
 from starlette.responses import PlainTextResponse
 
 from mcp_serving import InMemoryEventStore, MCPServer, StreamableHTTPHandler, get_user
-from tests.project.events import note
+from tests.project.notes import note
 
 server = MCPServer("site")
 
 
 def said() -> list[str]:
     """What the test has said: tokens that are revoked, and "go"."""
-    path = Path(os.environ["TEST_EVENTS"])
+    path = Path(os.environ["TEST_NOTES"])
     return path.read_text().split() if path.exists() else []
 
 

@@ -14,7 +14,7 @@ django_asgi_app: Any = get_asgi_application()
 
 from mcp_serving import StreamableHTTPHandler
 from tests.project import mcp
-from tests.project.events import note
+from tests.project.notes import note
 
 handler = StreamableHTTPHandler(mcp.server, **json.loads(os.environ.get("TEST_HANDLER", "{}")))
 second = StreamableHTTPHandler(mcp.server, stateless_http=True, json_response=True)

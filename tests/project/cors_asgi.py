@@ -15,7 +15,7 @@ from pydantic import Field
 from starlette.middleware.cors import CORSMiddleware
 
 from tests.project.access_asgi import handlers, server  # sets Django up
-from tests.project.events import note
+from tests.project.notes import note
 
 
 @server.tool()

@@ -11,7 +11,7 @@ from django.urls import path, re_path
 
 from mcp_serving.daphne import Server
 from tests.project import asgi
-from tests.project.events import note
+from tests.project.notes import note
 from tests.project.pattern import pattern_of
 
 

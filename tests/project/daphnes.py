@@ -10,7 +10,7 @@ from django.urls import path, re_path
 
 from mcp_serving import StreamableHTTPHandler
 from tests.project import asgi, mcp
-from tests.project.events import note
+from tests.project.notes import note
 
 handler = StreamableHTTPHandler(mcp.server)
 

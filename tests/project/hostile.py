@@ -13,7 +13,7 @@ import anyio
 from mcp.server.mcpserver import MCPServer
 
 from tests.project import mcp
-from tests.project.events import note
+from tests.project.notes import note
 
 
 class Panic(BaseException):

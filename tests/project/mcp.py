@@ -14,7 +14,7 @@ from mcp.server.mcpserver import Context, MCPServer
 from mcp_types import SamplingMessage, TextContent
 from pydantic import BaseModel
 
-from tests.project.events import note
+from tests.project.notes import note
 
 failed: list[bool] = []
 

@@ -4,7 +4,7 @@ import os
 from mcp.server.mcpserver import MCPServer
 
 from tests.project import mcp
-from tests.project.events import note
+from tests.project.notes import note
 
 server = MCPServer("noisy-server", lifespan=mcp.lifespan)
 

@@ -19,7 +19,7 @@ from mcp.server.mcpserver import Resolve
 from starlette.responses import PlainTextResponse
 
 from mcp_serving.tools.server import MCPServer
-from tests.project.events import note
+from tests.project.notes import note
 from tests.project.things.models import Thing
 
 LATCH = 4711

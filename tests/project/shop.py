@@ -11,7 +11,7 @@ from mcp.server.mcpserver.resolve import Resolve
 from pydantic import Field
 
 from mcp_serving import MCPServer, get_user
-from tests.project.events import note
+from tests.project.notes import note
 
 server = MCPServer("shop")
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from django.http import HttpRequest, HttpResponse, JsonResponse, StreamingHttpResponse
 from django.urls import path
 
-from tests.project.events import note
+from tests.project.notes import note
 
 
 def quick(request: HttpRequest) -> HttpResponse:

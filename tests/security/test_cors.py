@@ -17,7 +17,7 @@ from starlette.types import Receive, Scope, Send
 from mcp_serving.security import hosts
 from tests.support import in_django
 from tests.support.asgi_servers import DAPHNE, serving
-from tests.support.harness import ROOT, Events, Process, call
+from tests.support.harness import ROOT, Notes, Process, call
 from tests.support.raw_http import headers_of, open_session, post
 
 ALLOWED = "https://app.example.com"
@@ -28,8 +28,8 @@ PREFLIGHT = {
 
 
 @contextmanager
-def serving_access_servers(server: str, events: Events) -> Iterator[tuple[Process, str]]:
-    env = {**in_django.ENVIRONMENT, **events.env, "TEST_DEBUG": "0", "TEST_TRUSTED_ORIGINS": json.dumps([ALLOWED])}
+def serving_access_servers(server: str, notes: Notes) -> Iterator[tuple[Process, str]]:
+    env = {**in_django.ENVIRONMENT, **notes.env, "TEST_DEBUG": "0", "TEST_TRUSTED_ORIGINS": json.dumps([ALLOWED])}
     named = ["--server", "tests.project.access_asgi.server"] if server == "runmcp" else []
     with serving(server, "tests.project.cors_asgi", *named, env=env) as served:
         yield served
@@ -39,7 +39,7 @@ def serving_access_servers(server: str, events: Events) -> Iterator[tuple[Proces
 def site(
     request: pytest.FixtureRequest, users: None, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[Process, str]]:
-    with serving_access_servers(request.param, Events(tmp_path_factory.mktemp("site") / "events")) as served:
+    with serving_access_servers(request.param, Notes(tmp_path_factory.mktemp("site") / "notes")) as served:
         yield served
 
 
@@ -95,17 +95,17 @@ def test_the_document_about_the_resource_has_the_headers_once(site: tuple[Proces
 
 
 @pytest.mark.process
-def test_a_preflight_gets_through_while_a_call_is_waited_for(users: None, events: Events) -> None:
+def test_a_preflight_gets_through_while_a_call_is_waited_for(users: None, notes: Notes) -> None:
     # The answer to a question of that call may come from a page, whose browser asks first.
-    with serving_access_servers("runmcp", events) as (process, address):
+    with serving_access_servers("runmcp", notes) as (process, address):
         session = open_session(address, "/public")
         in_flight = post(address, "/public", call(1, "slow"), session)
         process.signal(signal.SIGTERM)
         process.wait_for("Shutting down: received")
         assert preflight(address, "/public").headers["Access-Control-Allow-Origin"] == ALLOWED
         assert httpx2.options(f"{address}/public").status_code == 503
-        with events.path.open("a") as notes:
-            notes.write("go\n")
+        with notes.path.open("a") as file:
+            file.write("go\n")
         assert b"for AnonymousUser" in in_flight.read()
         assert process.wait() == 0
 

@@ -16,7 +16,7 @@ from tests.support import in_django
 from tests.support.access_servers import logged_in
 from tests.support.asgi_servers import serving
 from tests.support.browser import Browser, Page, running_browser, serving_page
-from tests.support.harness import ROOT, Events, Process, free_port, running
+from tests.support.harness import ROOT, Notes, Process, free_port, running
 
 pytestmark = pytest.mark.process
 
@@ -33,7 +33,7 @@ class Site:
 
     process: Process
     address: str
-    events: Events
+    notes: Notes
     allowed: Page
     stranger: Page
 
@@ -42,12 +42,12 @@ class Site:
 def site(
     request: pytest.FixtureRequest, browser: Browser, users: None, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Site]:
-    events = Events(tmp_path_factory.mktemp("site") / "events")
+    notes = Notes(tmp_path_factory.mktemp("site") / "notes")
     cookie = logged_in("ann")["Cookie"]
     with serving_page(cookie) as allowed, serving_page(cookie) as stranger:
         env = {
             **in_django.ENVIRONMENT,
-            **events.env,
+            **notes.env,
             "TEST_DEBUG": "0",
             "TEST_TRUSTED_ORIGINS": f'["{allowed}"]',
         }
@@ -55,7 +55,7 @@ def site(
         with serving(request.param, "tests.project.cors_asgi", *named, env=env) as (process, address):
             # The same host as the pages have: only so are the cookies sent.
             address = address.replace("127.0.0.1", "localhost")
-            yield Site(process, address, events, browser.open(allowed), browser.open(stranger))
+            yield Site(process, address, notes, browser.open(allowed), browser.open(stranger))
 
 
 def test_a_page_of_an_allowed_origin_has_a_session_with_all_that_belongs_to_it(site: Site) -> None:
@@ -81,8 +81,8 @@ def test_a_page_of_an_allowed_origin_has_a_session_with_all_that_belongs_to_it(s
     assert opened["standing"] == [200, "text/event-stream"]
     assert opened["progress"] == 1  # while the call goes on
     assert opened["lastEvent"]
-    with site.events.path.open("a") as notes:
-        notes.write("go\n")
+    with site.notes.path.open("a") as file:
+        file.write("go\n")
     ended = site.allowed.run(
         """
         const isResult = (data) => data.id === "slow";
@@ -179,8 +179,8 @@ def test_a_page_of_another_origin_gets_nowhere(site: Site) -> None:
     assert [answer["status"] for answer in site.allowed.run(code, address=site.address, what="ours")] == [200] * 3 + [
         400
     ]
-    assert site.events.all().count("deleted ours") == 3
-    assert "deleted theirs" not in site.events.all()
+    assert site.notes.all().count("deleted ours") == 3
+    assert "deleted theirs" not in site.notes.all()
 
 
 def test_what_a_page_sends_without_asking_is_refused_with_the_cookie_of_its_user(site: Site) -> None:
@@ -197,7 +197,7 @@ def test_what_a_page_sends_without_asking_is_refused_with_the_cookie_of_its_user
     for path in ("/login", "/public"):
         assert site.stranger.run(code, url=f"{site.address}{path}") == ["opaque", 0, ""]
         site.process.wait_for(f"Refused a request for '{path}': Origin '{origin}' is neither this host")
-    assert "deleted unasked" not in site.events.all()
+    assert "deleted unasked" not in site.notes.all()
 
 
 def test_a_page_whose_name_now_leads_to_the_server_is_refused(site: Site, browser: Browser) -> None:
@@ -210,7 +210,7 @@ def test_a_page_whose_name_now_leads_to_the_server_is_refused(site: Site, browse
     origin, told = page.run(code, address=address)
     assert origin == address
     assert told["status"] == 421
-    assert "deleted rebound" not in site.events.all()
+    assert "deleted rebound" not in site.notes.all()
 
 
 # The project of docs/cors.md

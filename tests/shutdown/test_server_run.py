@@ -17,7 +17,7 @@ from tests.shutdown.test_shutdown_http import gone, send_call
 from tests.support.harness import (
     INITIALIZE,
     INITIALIZED,
-    Events,
+    Notes,
     Process,
     call,
     environment,
@@ -36,10 +36,10 @@ import django
 django.setup()
 from mcp_serving import Server
 from tests.project.mcp import server as mcp
-from tests.support.harness import Events
-from tests.project.events import note
+from tests.support.harness import Notes
+from tests.project.notes import note
 
-events = pathlib.Path(os.environ["TEST_EVENTS"])
+notes = pathlib.Path(os.environ["TEST_NOTES"])
 
 def say(line):
     print(line, file=sys.stderr, flush=True)
@@ -51,19 +51,19 @@ def build():
 
 
 @contextmanager
-def script(text: str, events: Events, **env: str) -> Iterator[Process]:
+def script(text: str, notes: Notes, **env: str) -> Iterator[Process]:
     command = [sys.executable, "-c", PREAMBLE + dedent(text)]
-    with running(command, env=environment(**events.env, TEST_ENDPOINTS=tcp(free_port()), **env)) as process:
+    with running(command, env=environment(**notes.env, TEST_ENDPOINTS=tcp(free_port()), **env)) as process:
         yield process
 
 
 @pytest.mark.parametrize("transport", ["stdio", "http", "both"])
-def test_stop_from_another_thread_lets_the_calls_finish_and_run_return(transport: str, events: Events) -> None:
+def test_stop_from_another_thread_lets_the_calls_finish_and_run_return(transport: str, notes: Notes) -> None:
     text = f"""
         server = Server(mcp, transport={transport!r}, http_server=build)
 
         def stop_once_a_call_is_in_flight():
-            Events(events).wait_for("slow started")
+            Notes(notes).wait_for("slow started")
             server.stop()
             server.stop()
 
@@ -72,7 +72,7 @@ def test_stop_from_another_thread_lets_the_calls_finish_and_run_return(transport
         say("returned")
         server.stop()
     """
-    with script(text, events) as process:
+    with script(text, notes) as process:
         if transport == "http":
             address = process.wait_for(r"is at (http://[\d.:]+)")[1]
 
@@ -93,11 +93,11 @@ def test_stop_from_another_thread_lets_the_calls_finish_and_run_return(transport
         process.wait_for("returned")
         assert asyncio.run(gone(process)) == 0, "the interpreter ends by itself, without runmcp"
         assert "Shutting down: stop() was called" in process.errors
-    assert events.all()[-1] == "lifespan left"
+    assert notes.all()[-1] == "lifespan left"
 
 
 @pytest.mark.parametrize("transport", ["stdio", "http"])
-def test_it_runs_in_another_thread_where_signals_stay_with_the_main_thread(transport: str, events: Events) -> None:
+def test_it_runs_in_another_thread_where_signals_stay_with_the_main_thread(transport: str, notes: Notes) -> None:
     text = f"""
         server = Server(mcp, transport={transport!r}, http_server=build)
         signal.signal(signal.SIGTERM, lambda *_: (note("the caller's handler"), server.stop()))
@@ -106,42 +106,42 @@ def test_it_runs_in_another_thread_where_signals_stay_with_the_main_thread(trans
         while thread.is_alive():
             thread.join(0.05)
     """
-    with script(text, events) as process:
+    with script(text, notes) as process:
         process.wait_for("Stop it")
         process.signal(signal.SIGTERM)
         assert asyncio.run(gone(process)) == 0
         assert "Traceback" not in process.errors
-    assert events.all() == ["lifespan entered", "the caller's handler", "lifespan left"]
+    assert notes.all() == ["lifespan entered", "the caller's handler", "lifespan left"]
 
 
-def test_stop_from_a_signal_handler_of_the_caller(events: Events) -> None:
+def test_stop_from_a_signal_handler_of_the_caller(notes: Notes) -> None:
     text = """
         server = Server(mcp)
         signal.signal(signal.SIGUSR1, lambda *_: server.stop())
         server.run(announce=say)
     """
-    with script(text, events) as process:
+    with script(text, notes) as process:
         process.wait_for("is on standard input")
         process.signal(signal.SIGUSR1)
         assert asyncio.run(gone(process)) == 0
-    assert events.all() == ["lifespan entered", "lifespan left"]
+    assert notes.all() == ["lifespan entered", "lifespan left"]
 
 
 @pytest.mark.parametrize("transport", ["stdio", "http"])
-def test_stop_before_run_makes_it_return_without_having_started(transport: str, events: Events) -> None:
+def test_stop_before_run_makes_it_return_without_having_started(transport: str, notes: Notes) -> None:
     text = f"""
         server = Server(mcp, transport={transport!r}, http_server=build)
         server.stop()
         server.run(announce=say)
         say("returned")
     """
-    with script(text, events) as process:
+    with script(text, notes) as process:
         assert process.wait() == 0
         assert process.errors.strip().endswith("returned")
-    assert events.all() == []
+    assert notes.all() == []
 
 
-def test_it_runs_once_gives_back_standard_output_and_the_signals(events: Events) -> None:
+def test_it_runs_once_gives_back_standard_output_and_the_signals(notes: Notes) -> None:
     text = """
         before = signal.getsignal(signal.SIGINT)
         server = Server(mcp)
@@ -155,7 +155,7 @@ def test_it_runs_once_gives_back_standard_output_and_the_signals(events: Events)
         Server(mcp).run()
         print("and after another one")
     """
-    with script(text, events) as process:
+    with script(text, notes) as process:
         process.send(INITIALIZE)
         process.receive()
         assert process.popen.stdin is not None
@@ -166,10 +166,10 @@ def test_it_runs_once_gives_back_standard_output_and_the_signals(events: Events)
             "This Server has been run already: build a new one.",
             "and after another one",
         ]
-    assert events.all() == ["lifespan entered", "lifespan left"] * 2
+    assert notes.all() == ["lifespan entered", "lifespan left"] * 2
 
 
-def test_a_second_server_over_http_is_told_that_the_reactor_runs_once(events: Events) -> None:
+def test_a_second_server_over_http_is_told_that_the_reactor_runs_once(notes: Notes) -> None:
     text = """
         for _ in range(2):
             server = Server(mcp, transport="http", http_server=build)
@@ -178,14 +178,14 @@ def test_a_second_server_over_http_is_told_that_the_reactor_runs_once(events: Ev
             except RuntimeError as error:
                 print(error)
     """
-    with script(text, events) as process:
+    with script(text, notes) as process:
         assert process.wait() == 0, process.errors
         assert process.output().decode().startswith("Twisted's reactor runs once in a process")
-    assert events.all() == ["lifespan entered", "lifespan left"]
+    assert notes.all() == ["lifespan entered", "lifespan left"]
 
 
 @pytest.mark.parametrize("transport", ["stdio", "http"])
-def test_a_task_that_nobody_awaits_cleans_up_before_run_returns(transport: str, events: Events) -> None:
+def test_a_task_that_nobody_awaits_cleans_up_before_run_returns(transport: str, notes: Notes) -> None:
     text = f"""
         import asyncio
 
@@ -205,7 +205,7 @@ def test_a_task_that_nobody_awaits_cleans_up_before_run_returns(transport: str, 
         server.run(announce=say)
         note("returned")
     """
-    with script(text, events) as process:
+    with script(text, notes) as process:
         if transport == "stdio":
             process.send(INITIALIZE, INITIALIZED, call(1, "leave_a_task"))
             process.receive()
@@ -221,11 +221,11 @@ def test_a_task_that_nobody_awaits_cleans_up_before_run_returns(transport: str, 
         process.signal(signal.SIGTERM)
         assert process.wait() == 0
         assert "was destroyed" not in process.errors
-    assert events.all() == ["lifespan entered", "lifespan left", "stray task cleaned up", "returned"]
+    assert notes.all() == ["lifespan entered", "lifespan left", "stray task cleaned up", "returned"]
 
 
 @pytest.mark.parametrize("transport", ["stdio", "http"])
-def test_the_deadline_raises_shutdown_timeout_for_the_caller_to_catch(transport: str, events: Events) -> None:
+def test_the_deadline_raises_shutdown_timeout_for_the_caller_to_catch(transport: str, notes: Notes) -> None:
     text = f"""
         from mcp_serving.errors import ShutdownTimeout
         server = Server(mcp, transport={transport!r}, http_server=build, shutdown_timeout=0)
@@ -234,23 +234,23 @@ def test_the_deadline_raises_shutdown_timeout_for_the_caller_to_catch(transport:
         except ShutdownTimeout as error:
             say(f"caught: {{error}}")
     """
-    with script(text, events) as process:
+    with script(text, notes) as process:
         if transport == "http":
             address = process.wait_for(r"is at (http://[\d.:]+)")[1]
 
             async def talk() -> Any:
                 async with Clients(address) as clients:
                     in_flight = await send_call(clients, "slow", generation="2026-07-28", seconds=60)
-                    await asyncio.to_thread(events.wait_for, "slow started")
+                    await asyncio.to_thread(notes.wait_for, "slow started")
                     process.signal(signal.SIGTERM)
                     return (await in_flight.answer()).messages[-1]["error"]
 
             asyncio.run(talk())
         else:
             process.send(INITIALIZE, INITIALIZED, call(1, "slow", seconds=60))
-            events.wait_for("slow started")
+            notes.wait_for("slow started")
             process.signal(signal.SIGTERM)
         assert asyncio.run(gone(process)) == 0
         assert "caught: The shutdown's deadline passed with 1 still running" in process.errors
         assert "tools/call 'slow'" in process.errors
-    assert events.all()[-1] == "lifespan left"
+    assert notes.all()[-1] == "lifespan left"

@@ -14,7 +14,7 @@ from mcp_types import ElicitResult
 from websockets.asyncio.client import connect as websocket
 from websockets.exceptions import ConnectionClosed
 
-from tests.support.harness import Events, Process, call, serving_http, text_of
+from tests.support.harness import Notes, Process, call, serving_http, text_of
 from tests.support.http_client import Clients, Connection, listen, routing
 
 pytestmark = pytest.mark.process
@@ -53,14 +53,14 @@ async def send_call(
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=lambda number: number.name)
-def test_200_calls_in_flight_are_answered_before_the_process_exits(number: signal.Signals, events: Events) -> None:
+def test_200_calls_in_flight_are_answered_before_the_process_exits(number: signal.Signals, notes: Notes) -> None:
     async def talk(process: Process, address: str) -> None:
         async with Clients(address) as clients:
             idle = await clients.modern()
             assert (await idle.request("GET", "/quick/")).status == 200
             generations = ["2025-11-25", "2026-07-28"] * 100
             calls = [await send_call(clients, "slow", generation=g, seconds=1, name="call") for g in generations]
-            await told(events.wait_for, "call started", 200)
+            await told(notes.wait_for, "call started", 200)
             process.signal(number)
             await told(process.wait_for, "Shutting down: received")
             refused = await idle.request("GET", "/quick/")
@@ -72,46 +72,46 @@ def test_200_calls_in_flight_are_answered_before_the_process_exits(number: signa
             assert [text_of(answer.messages[-1]) for answer in answers] == ["call finished"] * 200
             assert await gone(process) == 0
 
-    with serving_http(env=events.env) as (process, address):
+    with serving_http(env=notes.env) as (process, address):
         asyncio.run(talk(process, address))
         assert "Traceback" not in process.errors
-    assert events.all()[-1] == "lifespan left"
+    assert notes.all()[-1] == "lifespan left"
 
 
-def test_async_and_sync_views_in_flight_are_answered_before_the_process_exits(events: Events) -> None:
+def test_async_and_sync_views_in_flight_are_answered_before_the_process_exits(notes: Notes) -> None:
     async def talk(process: Process, address: str) -> None:
         async with Clients(address) as clients:
             views = [await clients.connect() for _ in range(100)]
             for index, view in enumerate(views):
                 view.send("GET", f"/{'slow' if index % 5 == 0 else 'slow-async'}/?seconds=1")
-            await told(events.wait_for, "async view started", 80)
-            await told(events.wait_for, "view started", 20)
+            await told(notes.wait_for, "async view started", 80)
+            await told(notes.wait_for, "view started", 20)
             process.signal(signal.SIGTERM)
             answers = await asyncio.gather(*(view.answer() for view in views))
             assert [answer.status for answer in answers] == [200] * 100
             assert await gone(process) == 0
 
-    with serving_http(env=events.env) as (process, address):
+    with serving_http(env=notes.env) as (process, address):
         asyncio.run(talk(process, address))
         assert "Traceback" not in process.errors
 
 
-def test_the_end_of_standard_input_lets_the_http_calls_in_flight_finish(events: Events) -> None:
+def test_the_end_of_standard_input_lets_the_http_calls_in_flight_finish(notes: Notes) -> None:
     async def talk(process: Process, address: str) -> None:
         async with Clients(address) as clients:
             in_flight = await send_call(clients, "slow", generation="2025-11-25", seconds=1)
-            await told(events.wait_for, "slow started")
+            await told(notes.wait_for, "slow started")
             assert process.popen.stdin is not None
             process.popen.stdin.close()
             assert text_of((await in_flight.answer()).messages[-1]) == "slow finished"
             assert await gone(process) == 0
 
-    with serving_http(transport="both", env=events.env) as (process, address):
+    with serving_http(transport="both", env=notes.env) as (process, address):
         asyncio.run(talk(process, address))
         assert "Shutting down: standard input was closed" in process.errors
 
 
-def test_standing_streams_end_cleanly_once_the_calls_in_flight_are_answered(events: Events) -> None:
+def test_standing_streams_end_cleanly_once_the_calls_in_flight_are_answered(notes: Notes) -> None:
     async def talk(process: Process, address: str) -> None:
         async with Clients(address) as clients:
             call_in_flight = await send_call(clients, "slow", generation="2025-11-25", seconds=1)
@@ -128,7 +128,7 @@ def test_standing_streams_end_cleanly_once_the_calls_in_flight_are_answered(even
             chunks = [listening.chunks(head) for listening, head in listens]
             for index in range(50):
                 assert b"notifications/subscriptions/acknowledged" in await first_event(chunks[index])
-            await told(events.wait_for, "slow started")
+            await told(notes.wait_for, "slow started")
             process.signal(signal.SIGTERM)
             answer = await call_in_flight.answer()
             assert text_of(answer.messages[-1]) == "slow finished"
@@ -140,7 +140,7 @@ def test_standing_streams_end_cleanly_once_the_calls_in_flight_are_answered(even
                 assert f'"id":{index}'.encode() in events_left
             assert await gone(process) == 0
 
-    with serving_http(env=events.env) as (process, address):
+    with serving_http(env=notes.env) as (process, address):
         asyncio.run(talk(process, address))
         assert "Traceback" not in process.errors
 
@@ -218,11 +218,11 @@ def test_progress_and_questions_of_a_call_in_flight_get_through_while_draining()
         assert "Traceback" not in process.errors
 
 
-def test_a_websocket_consumer_gets_its_disconnect_and_the_time_to_clean_up(events: Events) -> None:
+def test_a_websocket_consumer_gets_its_disconnect_and_the_time_to_clean_up(notes: Notes) -> None:
     async def talk(process: Process, address: str) -> None:
         async with Clients(address) as clients, websocket(address.replace("http", "ws") + "/chat/") as chat:
             call_in_flight = await send_call(clients, "slow", generation="2026-07-28", seconds=1)
-            await told(events.wait_for, "slow started")
+            await told(notes.wait_for, "slow started")
             process.signal(signal.SIGTERM)
             assert text_of((await call_in_flight.answer()).messages[-1]) == "slow finished"
             with pytest.raises(ConnectionClosed):
@@ -230,10 +230,10 @@ def test_a_websocket_consumer_gets_its_disconnect_and_the_time_to_clean_up(event
             assert chat.close_code == 1001
             assert await gone(process) == 0
 
-    with serving_http(env=events.env) as (process, address):
+    with serving_http(env=notes.env) as (process, address):
         asyncio.run(talk(process, address))
         assert "Traceback" not in process.errors
-    noted = events.all()
+    noted = notes.all()
     assert "websocket disconnected with 1001" in noted
     assert noted.index("slow finished") < noted.index("websocket cleaned up") < noted.index("lifespan left")
 
@@ -297,21 +297,21 @@ def test_a_client_that_has_stopped_reading_does_not_delay_the_exit_but_is_report
 
 
 @pytest.mark.parametrize("generation", ["2025-11-25", "2026-07-28"])
-def test_a_call_whose_client_has_left_is_not_waited_for(generation: str, events: Events) -> None:
+def test_a_call_whose_client_has_left_is_not_waited_for(generation: str, notes: Notes) -> None:
     async def talk(process: Process, address: str) -> None:
         async with Clients(address) as clients:
             call_in_flight = await send_call(clients, "slow", generation=generation, seconds=60)
             view = await clients.connect()
             view.send("GET", "/slow-async/?seconds=60")
-            for event in ("slow started", "async view started"):
-                await told(events.wait_for, event)
+            for note in ("slow started", "async view started"):
+                await told(notes.wait_for, note)
             call_in_flight.reset()
             view.reset()
             process.signal(signal.SIGTERM)
             assert await gone(process) == 0
 
-    with serving_http(env=events.env) as (process, address):
+    with serving_http(env=notes.env) as (process, address):
         asyncio.run(talk(process, address))
         assert "Traceback" not in process.errors
-    assert {"slow finally", "async view finally"} <= set(events.all())
-    assert events.all()[-1] == "lifespan left"
+    assert {"slow finally", "async view finally"} <= set(notes.all())
+    assert notes.all()[-1] == "lifespan left"

@@ -9,7 +9,7 @@ import signal
 import pytest
 
 from tests.shutdown.test_shutdown_http import gone
-from tests.support.harness import INITIALIZE, INITIALIZED, Events, call, runmcp, text_of
+from tests.support.harness import INITIALIZE, INITIALIZED, Notes, call, runmcp, text_of
 from tests.support.http_client import listen
 
 pytestmark = pytest.mark.process
@@ -18,10 +18,10 @@ EOF = "EOF"
 
 
 @pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, EOF])
-def test_200_calls_over_stdio_are_answered_before_the_process_exits(end: signal.Signals | str, events: Events) -> None:
-    with runmcp(env=events.env) as process:
+def test_200_calls_over_stdio_are_answered_before_the_process_exits(end: signal.Signals | str, notes: Notes) -> None:
+    with runmcp(env=notes.env) as process:
         process.send(INITIALIZE, INITIALIZED, *(call(index, "slow", seconds=1) for index in range(200)))
-        events.wait_for("slow started", 200)
+        notes.wait_for("slow started", 200)
         assert process.popen.stdin is not None
         if isinstance(end, signal.Signals):
             process.signal(end)
@@ -36,7 +36,7 @@ def test_200_calls_over_stdio_are_answered_before_the_process_exits(end: signal.
     assert [text_of(by_id[index]) for index in range(200)] == ["slow finished"] * 200
     if end is not EOF:
         assert "shutting down" in by_id["too late"]["error"]["message"]
-    assert events.all()[-1] == "lifespan left"
+    assert notes.all()[-1] == "lifespan left"
 
 
 def test_progress_and_questions_get_through_while_draining_but_new_calls_do_not() -> None:
@@ -59,20 +59,20 @@ def test_progress_and_questions_get_through_while_draining_but_new_calls_do_not(
         assert asyncio.run(gone(process)) == 0
 
 
-def test_a_call_in_flight_can_be_cancelled_by_its_client_while_draining(events: Events) -> None:
-    with runmcp("--shutdown-timeout", "30", env=events.env) as process:
+def test_a_call_in_flight_can_be_cancelled_by_its_client_while_draining(notes: Notes) -> None:
+    with runmcp("--shutdown-timeout", "30", env=notes.env) as process:
         process.send(INITIALIZE, INITIALIZED, call(1, "slow", seconds=60))
-        events.wait_for("slow started")
+        notes.wait_for("slow started")
         process.signal(signal.SIGTERM)
         process.wait_for("Shutting down")
         process.send({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 1}})
         assert asyncio.run(gone(process)) == 0
         assert [json.loads(line)["id"] for line in process.output().splitlines()] == ["initialize"]
-    assert events.all() == ["lifespan entered", "slow started", "slow cancelled", "slow finally", "lifespan left"]
+    assert notes.all() == ["lifespan entered", "slow started", "slow cancelled", "slow finally", "lifespan left"]
 
 
-def test_a_subscription_ends_with_its_result(events: Events) -> None:
-    with runmcp(env=events.env) as process:
+def test_a_subscription_ends_with_its_result(notes: Notes) -> None:
+    with runmcp(env=notes.env) as process:
         process.send(listen(1))
         assert process.receive()["method"] == "notifications/subscriptions/acknowledged"
         process.signal(signal.SIGTERM)

@@ -20,7 +20,7 @@ from tests.support.harness import (
     INITIALIZED,
     MANAGE,
     ROOT,
-    Events,
+    Notes,
     call,
     environment,
     parameters,
@@ -52,14 +52,14 @@ def text(result: Any) -> str:
 
 
 @pytest.mark.parametrize("mode", ["auto", "legacy"])
-def test_the_sdks_client_uses_tools_resources_and_prompts(mode: str, events: Events) -> None:
+def test_the_sdks_client_uses_tools_resources_and_prompts(mode: str, notes: Notes) -> None:
     async def talk() -> None:
         progress: list[tuple[float, str | None]] = []
 
         async def on_progress(done: float, total: float | None, message: str | None) -> None:
             progress.append((done, message))
 
-        async with Client(parameters(**events.env), mode=mode) as client:
+        async with Client(parameters(**notes.env), mode=mode) as client:
             assert client.protocol_version == ("2026-07-28" if mode == "auto" else "2025-11-25")
             assert {"echo", "state"} <= {tool.name for tool in (await client.list_tools()).tools}
             assert text(await client.call_tool("echo", {"text": "hello"})) == "hello"
@@ -73,7 +73,7 @@ def test_the_sdks_client_uses_tools_resources_and_prompts(mode: str, events: Eve
         assert progress == [(step, f"step {step}") for step in range(1, 51)]
 
     anyio.run(talk)
-    assert events.all() == ["lifespan entered", "lifespan left"]
+    assert notes.all() == ["lifespan entered", "lifespan left"]
 
 
 def test_a_tool_asks_the_user_during_its_call() -> None:
@@ -89,31 +89,29 @@ def test_a_tool_asks_the_user_during_its_call() -> None:
 
 
 @pytest.mark.parametrize("mode", ["auto", "legacy"])
-def test_a_cancelled_call_stops_its_tool(mode: str, events: Events) -> None:
+def test_a_cancelled_call_stops_its_tool(mode: str, notes: Notes) -> None:
     async def talk() -> None:
-        async with Client(parameters(**events.env), mode=mode) as client, anyio.create_task_group() as calls:
+        async with Client(parameters(**notes.env), mode=mode) as client, anyio.create_task_group() as calls:
             calls.start_soon(client.call_tool, "slow", {"seconds": 60})
-            await anyio.to_thread.run_sync(events.wait_for, "slow started")
+            await anyio.to_thread.run_sync(notes.wait_for, "slow started")
             calls.cancel_scope.cancel()
             with anyio.CancelScope(shield=True):
-                await anyio.to_thread.run_sync(events.wait_for, "slow finally")
+                await anyio.to_thread.run_sync(notes.wait_for, "slow finally")
                 assert text(await client.call_tool("immediate", {"text": "still served"})) == "still served"
 
     anyio.run(talk)
-    assert events.all() == ["lifespan entered", "slow started", "slow cancelled", "slow finally", "lifespan left"]
+    assert notes.all() == ["lifespan entered", "slow started", "slow cancelled", "slow finally", "lifespan left"]
 
 
-def test_piped_requests_are_answered_before_the_process_exits(events: Events) -> None:
+def test_piped_requests_are_answered_before_the_process_exits(notes: Notes) -> None:
     last = json.dumps(call(2, "echo", text="without a newline")).encode()
     piped = lines(INITIALIZE, INITIALIZED, call(1, "slow", seconds=1)) + last
-    done = subprocess.run(
-        [*MANAGE, "runmcp"], input=piped, env=environment(**events.env), cwd=ROOT, capture_output=True
-    )
+    done = subprocess.run([*MANAGE, "runmcp"], input=piped, env=environment(**notes.env), cwd=ROOT, capture_output=True)
     assert done.returncode == 0, done.stderr
     answers = by_id(done.stdout)
     assert text_of(answers[1]) == "slow finished"
     assert text_of(answers[2]) == "without a newline"
-    assert events.all() == ["lifespan entered", "slow started", "slow finally", "slow finished", "lifespan left"]
+    assert notes.all() == ["lifespan entered", "slow started", "slow finally", "slow finished", "lifespan left"]
 
 
 @pytest.mark.parametrize("buffering", [{}, {"PYTHONUNBUFFERED": "1"}], ids=["buffered", "unbuffered"])
@@ -196,22 +194,22 @@ def test_dev_null_as_standard_input_ends_the_process_at_once_with_the_reason() -
     assert "standard input is /dev/null" in process.errors
 
 
-def redirected(redirection: str, events: Events, *messages: dict[str, Any]) -> subprocess.CompletedProcess[bytes]:
+def redirected(redirection: str, notes: Notes, *messages: dict[str, Any]) -> subprocess.CompletedProcess[bytes]:
     command = f"exec {shlex.join([*MANAGE, 'runmcp'])} {redirection}"
-    env = environment(**events.env)
+    env = environment(**notes.env)
     return subprocess.run(["sh", "-c", command], input=lines(*messages), env=env, cwd=ROOT, capture_output=True)
 
 
 @pytest.mark.parametrize("closed", ["<&-", "<&- >&- 2>&-"])
-def test_it_ends_cleanly_where_it_is_started_with_closed_descriptors(closed: str, events: Events) -> None:
-    done = redirected(closed, events)
+def test_it_ends_cleanly_where_it_is_started_with_closed_descriptors(closed: str, notes: Notes) -> None:
+    done = redirected(closed, notes)
     assert (done.returncode, done.stdout) == (0, b"")
-    assert events.all() == ["lifespan entered", "lifespan left"]
+    assert notes.all() == ["lifespan entered", "lifespan left"]
 
 
 @pytest.mark.parametrize("nowhere", [">/dev/null", ">&-"])
-def test_with_dev_null_as_standard_output_it_serves_to_the_end_of_its_input(nowhere: str, events: Events) -> None:
-    done = redirected(nowhere, events, INITIALIZE, INITIALIZED, call(1, "slow", seconds=0))
+def test_with_dev_null_as_standard_output_it_serves_to_the_end_of_its_input(nowhere: str, notes: Notes) -> None:
+    done = redirected(nowhere, notes, INITIALIZE, INITIALIZED, call(1, "slow", seconds=0))
     assert (done.returncode, done.stdout) == (0, b"")
     assert b"jsonrpc" not in done.stderr
-    assert events.all()[-2:] == ["slow finished", "lifespan left"]
+    assert notes.all()[-2:] == ["slow finished", "lifespan left"]

@@ -16,7 +16,7 @@ from tests.support.harness import (
     INITIALIZE,
     INITIALIZED,
     MODERN_META,
-    Events,
+    Notes,
     Process,
     call,
     runmcp,
@@ -159,19 +159,19 @@ def test_duplicate_request_ids_do_not_delay_the_exit() -> None:
 
 
 @pytest.mark.parametrize("modern", [True, False], ids=["2026-07-28", "2025-11-25"])
-def test_a_cancelled_request_does_not_delay_the_exit(modern: bool, events: Events) -> None:
-    with runmcp("--shutdown-timeout", "60", env=events.env) as process:
+def test_a_cancelled_request_does_not_delay_the_exit(modern: bool, notes: Notes) -> None:
+    with runmcp("--shutdown-timeout", "60", env=notes.env) as process:
         if not modern:
             process.send(INITIALIZE, INITIALIZED)
         process.send(call(1, "slow", modern=modern, seconds=60), call(2, "slow", modern=modern, seconds=60))
-        events.wait_for("slow started", times=2)
+        notes.wait_for("slow started", times=2)
         for request_id in (1, 2):
             params: dict[str, Any] = {"requestId": request_id}
             if modern:
                 params["_meta"] = MODERN_META
             process.send({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": params})
         assert ends_at_eof(process)
-    assert events.all().count("slow cancelled") == 2
+    assert notes.all().count("slow cancelled") == 2
 
 
 # A client that does not read

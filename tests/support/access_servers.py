@@ -26,8 +26,8 @@ class AccessServers:
 
     def say(self, word: str) -> None:
         """ "go", or a token that is revoked from now on."""
-        with self.notes.open("a") as notes:
-            notes.write(f"{word}\n")
+        with self.notes.open("a") as file:
+            file.write(f"{word}\n")
 
     def ask(self, path: str, *, modern: bool = False, **headers: str) -> httpx2.Response:
         """A call of ``who``, or for older clients the opening of a session."""
@@ -48,7 +48,7 @@ class AccessServers:
 
 def serving_access_servers(server: str, notes: Path) -> AbstractContextManager[tuple[Process, str]]:
     named = ["--server", "tests.project.access_asgi.server"] if server == "runmcp" else []
-    env = {**in_django.ENVIRONMENT, "TEST_DEBUG": "0", "TEST_EVENTS": str(notes)}
+    env = {**in_django.ENVIRONMENT, "TEST_DEBUG": "0", "TEST_NOTES": str(notes)}
     return serving(server, "tests.project.access_asgi", *named, env=env)
 
 

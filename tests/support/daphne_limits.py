@@ -13,7 +13,7 @@ from pathlib import Path
 
 import trustme
 
-from tests.support.harness import DEADLINE, Events, Process, environment, free_port, runmcp, running, wait_until
+from tests.support.harness import DEADLINE, Notes, Process, environment, free_port, runmcp, running, wait_until
 
 COMMAND = ("--transport", "http", "--http-server", "tests.project.daphne_limits.build_daphne")
 
@@ -64,14 +64,14 @@ def bounded_over_tls(directory: Path, **options: object) -> Iterator[tuple[Proce
 
 @contextmanager
 def bounded(
-    events: Events | None = None, *, guarded: bool = True, backlog: int = 50, **options: object
+    notes: Notes | None = None, *, guarded: bool = True, backlog: int = 50, **options: object
 ) -> Iterator[tuple[Process, str]]:
     """An ``mcp_serving.daphne.Server``: that of ``runmcp``, or one that is run by itself, without a guard."""
     port = free_port()
     env = {
         "TEST_DAPHNE": json.dumps(options),
         "TEST_ENDPOINTS": json.dumps([f"tcp:port={port}:interface=127.0.0.1:backlog={backlog}"]),
-        **(events.env if events else {}),
+        **(notes.env if notes else {}),
     }
     if guarded:
         with runmcp(*COMMAND, env=env) as process:

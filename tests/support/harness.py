@@ -199,21 +199,21 @@ def must_be_installed(missing: str) -> NoReturn:
     (pytest.skip if os.geteuid() != 0 else pytest.fail)(missing)
 
 
-class Events:
-    """What the test project has noted: see tests/project/events.py."""
+class Notes:
+    """What the test project has noted: see tests/project/notes.py."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     @property
     def env(self) -> dict[str, str]:
-        return {"TEST_EVENTS": str(self.path)}
+        return {"TEST_NOTES": str(self.path)}
 
     def all(self) -> list[str]:
         return self.path.read_text().splitlines() if self.path.exists() else []
 
-    def wait_for(self, event: str, times: int = 1, timeout: float = DEADLINE) -> None:
-        wait_until(lambda: self.all().count(event) >= times, f"{times} x {event!r}; noted: {self.all()}", timeout)
+    def wait_for(self, note: str, times: int = 1, timeout: float = DEADLINE) -> None:
+        wait_until(lambda: self.all().count(note) >= times, f"{times} x {note!r}; noted: {self.all()}", timeout)
 
 
 # JSON-RPC by hand, for what a well-behaved client would not send

@@ -16,7 +16,7 @@ import pytest
 from mcp import Client
 from mcp_types import ElicitResult, TextContent, TextResourceContents
 
-from tests.support.harness import DEADLINE, MODERN_META, Events, parameters, serving_http
+from tests.support.harness import DEADLINE, MODERN_META, Notes, parameters, serving_http
 from tests.support.harness import call as message_of
 from tests.support.postgres import PostgreSQL
 from tests.support.raw_http import headers_of
@@ -169,11 +169,11 @@ def test_a_call_uses_the_connection_that_an_earlier_one_kept(postgres: PostgreSQ
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
 def test_at_most_max_threads_sync_functions_run_at_once_and_async_ones_do_not_wait(
-    postgres: PostgreSQL, transport: str, events: Events
+    postgres: PostgreSQL, transport: str, notes: Notes
 ) -> None:
     async def run() -> None:
         async with (
-            client_of(transport, postgres.env() | events.env) as client,
+            client_of(transport, postgres.env() | notes.env) as client,
             anyio.create_task_group() as group,
         ):
             with postgres.latched():
@@ -181,9 +181,9 @@ def test_at_most_max_threads_sync_functions_run_at_once_and_async_ones_do_not_wa
                 await postgres.held_up(MAX_THREADS)
                 # Sent after the others: by the time that this one is answered, those have reached the server.
                 assert await ASYNC["async tool"](client, False) > 0
-                assert events.all().count("sync_tool ran") == MAX_THREADS
+                assert notes.all().count("sync_tool ran") == MAX_THREADS
                 await postgres.held_up(MAX_THREADS)
-        assert events.all().count("sync_tool ran") == MAX_THREADS + 3
+        assert notes.all().count("sync_tool ran") == MAX_THREADS + 3
 
     anyio.run(run)
 
@@ -332,16 +332,16 @@ def test_two_hundred_async_calls_use_a_connection_each_and_leave_none(postgres: 
 
 
 def test_two_hundred_clients_that_hang_up_leave_no_connection_and_no_call_that_waits(
-    postgres: PostgreSQL, events: Events
+    postgres: PostgreSQL, notes: Notes
 ) -> None:
     messages = [TOOL, ASYNC_TOOL] * (LOAD // 2)
 
     async def run() -> None:
-        with serving_http(env=postgres.env() | events.env) as (process, address):
+        with serving_http(env=postgres.env() | notes.env) as (process, address):
             for _ in range(ROUNDS):
                 await call_at_once(postgres, address, messages, MAX_THREADS + LOAD // 2, hang_up=True)
             assert postgres.connections() == 0
-            assert events.all() == ["sync_tool ran"] * MAX_THREADS * ROUNDS
+            assert notes.all() == ["sync_tool ran"] * MAX_THREADS * ROUNDS
             assert "Traceback" not in process.errors
 
     anyio.run(run)
@@ -384,18 +384,18 @@ def test_a_connection_of_djangos_pool_that_the_database_ended_is_replaced(postgr
 @pytest.mark.parametrize("transport", TRANSPORTS)
 @pytest.mark.parametrize("tool_name", ["add_in_a_transaction", "add_in_a_transaction_from_async"])
 def test_a_transaction_is_committed_or_rolled_back_as_in_a_view(
-    postgres: PostgreSQL, events: Events, transport: str, tool_name: str
+    postgres: PostgreSQL, notes: Notes, transport: str, tool_name: str
 ) -> None:
     good, bad = f"{transport} {tool_name} good", f"{transport} {tool_name} bad"
 
     async def run() -> None:
-        async with client_of(transport, postgres.env() | events.env) as client:
+        async with client_of(transport, postgres.env() | notes.env) as client:
             assert await called(client, tool_name, name=good, fail=False) is False
             assert await called(client, tool_name, name=bad, fail=True) is None
 
     anyio.run(run)
     assert (postgres.rows(good), postgres.rows(bad)) == (1, 0)
-    assert events.all() == [f"{good} added", f"{good} committed, in a transaction: False", f"{bad} added"]
+    assert notes.all() == [f"{good} added", f"{good} committed, in a transaction: False", f"{bad} added"]
 
 
 def test_a_transaction_that_a_tool_leaves_open_does_not_reach_the_next_call(postgres: PostgreSQL) -> None:

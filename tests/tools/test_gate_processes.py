@@ -15,7 +15,7 @@ from mcp.shared.exceptions import MCPError
 from mcp_types import ElicitRequestParams, ElicitResult, InputRequiredResult
 
 from tests.support import in_django
-from tests.support.harness import DEADLINE, MODERN_META, Events, parameters, serving_http
+from tests.support.harness import DEADLINE, MODERN_META, Notes, parameters, serving_http
 
 pytestmark = [pytest.mark.process, pytest.mark.usefixtures("users")]
 MODES = ["auto", "legacy"]
@@ -31,12 +31,12 @@ def run(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
 
 
 @pytest.fixture(scope="module")
-def noted(tmp_path_factory: pytest.TempPathFactory) -> Events:
-    return Events(tmp_path_factory.mktemp("noted") / "events")
+def noted(tmp_path_factory: pytest.TempPathFactory) -> Notes:
+    return Notes(tmp_path_factory.mktemp("noted") / "notes")
 
 
 @pytest.fixture(scope="module")
-def shop(noted: Events, users: None) -> Iterator[str]:
+def shop(noted: Notes, users: None) -> Iterator[str]:
     with serving_http(env={**in_django.ENVIRONMENT, **noted.env}) as (_, address):
         yield address
 
@@ -80,7 +80,7 @@ numbers = iter(range(1000, 10000))
 
 @pytest.mark.parametrize("handler", HANDLERS)
 @pytest.mark.parametrize("mode", MODES)
-def test_over_http_a_gated_tool_asks_or_fails_at_once(handler: str, mode: str, shop: str, noted: Events) -> None:
+def test_over_http_a_gated_tool_asks_or_fails_at_once(handler: str, mode: str, shop: str, noted: Notes) -> None:
     can_ask = mode == "auto" or handler == "stateful-sse"
     accepted, declined, cancelled, unaskable = (next(numbers) for _ in range(4))
 
@@ -101,13 +101,13 @@ def test_over_http_a_gated_tool_asks_or_fails_at_once(handler: str, mode: str, s
             assert ("elicitation capability" if can_ask else "stateless_http=False") in told
 
     run(work)
-    ran = [event for event in noted.all() if event.split()[-1] in map(str, (accepted, declined, cancelled, unaskable))]
+    ran = [note for note in noted.all() if note.split()[-1] in map(str, (accepted, declined, cancelled, unaskable))]
     assert ran == ([f"cancelled {accepted}"] if can_ask else [])
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_over_stdio_a_gated_tool_asks(mode: str, events: Events) -> None:
-    server = parameters(**in_django.ENVIRONMENT, **events.env)
+def test_over_stdio_a_gated_tool_asks(mode: str, notes: Notes) -> None:
+    server = parameters(**in_django.ENVIRONMENT, **notes.env)
     accepting, declining = User(), User("decline")
 
     async def work() -> None:
@@ -126,7 +126,7 @@ def test_over_stdio_a_gated_tool_asks(mode: str, events: Events) -> None:
 
     run(work)
     assert declining.questions == []
-    assert events.all() == ["cancelled 7", "shipped 9"]
+    assert notes.all() == ["cancelled 7", "shipped 9"]
     assert accepting.questions == ["Cancel order 7?", "Ship order 9, says AnonymousUser of 5?", "Cancel order 8?"]
 
 
@@ -150,13 +150,13 @@ async def answer(client: Client, number: int, asked: InputRequiredResult) -> boo
 
 
 def test_the_answer_may_go_to_another_worker_and_to_one_with_a_newer_secret_key(
-    shop: str, noted: Events, events: Events
+    shop: str, noted: Notes, notes: Notes
 ) -> None:
     numbers_ = [next(numbers) for _ in range(3)]
     newer = {"TEST_SECRET_KEY": "newer", "TEST_SECRET_KEY_FALLBACKS": "only for tests"}
     with ExitStack() as stack:
         workers = [
-            stack.enter_context(serving_http(env={**in_django.ENVIRONMENT, **events.env, **keys}))[1]
+            stack.enter_context(serving_http(env={**in_django.ENVIRONMENT, **notes.env, **keys}))[1]
             for keys in ({}, newer, {"TEST_SECRET_KEY": "another"})
         ]
 
@@ -173,7 +173,7 @@ def test_the_answer_may_go_to_another_worker_and_to_one_with_a_newer_secret_key(
                     await answer(stranger, numbers_[2], await ask(first, numbers_[2]))
 
         run(work)
-    assert events.all() == [f"cancelled {number}" for number in numbers_[:2]]
+    assert notes.all() == [f"cancelled {number}" for number in numbers_[:2]]
     assert not {f"cancelled {number}" for number in numbers_} & set(noted.all())
 
 

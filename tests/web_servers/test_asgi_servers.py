@@ -22,7 +22,7 @@ from tests.support.asgi_servers import ALL, serving
 from tests.support.harness import (
     MODERN_META,
     ROOT,
-    Events,
+    Notes,
     Process,
     call,
     environment,
@@ -70,25 +70,25 @@ async def first_requests(address: str, number: int) -> list[int]:
     ("server", "options"), WAYS, ids=lambda value: value if isinstance(value, str) else "".join(value)
 )
 def test_the_lifespan_is_entered_once_and_left_once_by_the_task_that_entered_it(
-    server: str, options: tuple[str, ...], number: signal.Signals, events: Events
+    server: str, options: tuple[str, ...], number: signal.Signals, notes: Notes
 ) -> None:
-    with serving(server, "tests.project.asgi", *options, env=events.env) as (process, address):
+    with serving(server, "tests.project.asgi", *options, env=notes.env) as (process, address):
         assert anyio.run(first_requests, address, 100) == [200] * 100
         session = open_session(address, "/mcp")
         post(address, "/mcp", call(2, "echo", text="leaves a worker thread behind"), session).read()
         process.signal(number)
         process.wait(10)
         assert "Traceback" not in process.errors
-    assert events.all() == ["lifespan entered", "lifespan left"]
+    assert notes.all() == ["lifespan entered", "lifespan left"]
 
 
-def test_without_the_lifespan_protocol_too_calls_are_answered_and_streams_ended(events: Events) -> None:
-    with serving("uvicorn", "tests.project.asgi", "--lifespan", "off", env=events.env) as (process, address):
+def test_without_the_lifespan_protocol_too_calls_are_answered_and_streams_ended(notes: Notes) -> None:
+    with serving("uvicorn", "tests.project.asgi", "--lifespan", "off", env=notes.env) as (process, address):
         session = open_session(address, "/mcp")
         stream = Request(address, "/mcp", headers={"Accept": "text/event-stream", "Mcp-Session-Id": session})
         listening = post(address, "/mcp", LISTEN)
         asked = post(address, "/mcp", call(1, "slow", modern=True, seconds=1), wait=False)
-        events.wait_for("slow started")
+        notes.wait_for("slow started")
         process.signal(signal.SIGTERM)
         assert b"slow finished" in asked.answered().read()
         assert stream.response.read() == b""
@@ -97,10 +97,10 @@ def test_without_the_lifespan_protocol_too_calls_are_answered_and_streams_ended(
         assert "Traceback" not in process.errors
         for request in (stream, listening, asked):
             request.leave()
-    assert events.all()[-1] == "lifespan left"
+    assert notes.all()[-1] == "lifespan left"
 
 
-def test_uvicorn_ends_at_its_limit_although_clients_of_mcp_do_not_read(events: Events) -> None:
+def test_uvicorn_ends_at_its_limit_although_clients_of_mcp_do_not_read(notes: Notes) -> None:
     async def talk(address: str, process: Process) -> None:
         async with Clients(address) as clients:
             for how in ("2025-11-25", "2026-07-28"):
@@ -109,26 +109,26 @@ def test_uvicorn_ends_at_its_limit_although_clients_of_mcp_do_not_read(events: E
             await asyncio.to_thread(process.wait, 10)
 
     setting = {"SERVER": "tests.project.mcp.server", "SHUTDOWN_TIMEOUT": 0.5}
-    env = {**events.env, "TEST_MCP_SERVING": json.dumps(setting)}
+    env = {**notes.env, "TEST_MCP_SERVING": json.dumps(setting)}
     limit = ("--timeout-graceful-shutdown", "1")
     with serving("uvicorn", "tests.project.asgi", *limit, env=env) as (process, address):
         asyncio.run(talk(address, process))
         assert "still running, now cancelled: tools/call 'flood', tools/call 'flood'" in process.errors
-    assert events.all()[-1] == "lifespan left"
+    assert notes.all()[-1] == "lifespan left"
 
 
 @pytest.mark.parametrize(("server", "options"), [("daphne", ()), ("uvicorn", ("--lifespan", "off"))])
 def test_a_lifespan_that_fails_at_first_is_answered_with_503_until_it_succeeds(
-    server: str, options: tuple[str, ...], events: Events
+    server: str, options: tuple[str, ...], notes: Notes
 ) -> None:
-    env = {**events.env, "TEST_LIFESPAN": "fails once"}
+    env = {**notes.env, "TEST_LIFESPAN": "fails once"}
     with serving(server, "tests.project.asgi", *options, env=env) as (process, address):
         refused = post(address, "/mcp", STATE)
         refused.read()
         assert (refused.status, refused.header("retry-after")) == (503, "5")
         assert b"shared" in post(address, "/mcp", STATE).read()
         assert process.errors.count("RuntimeError: the first start fails") == 1
-    assert events.all()[:2] == ["lifespan failed", "lifespan entered"]
+    assert notes.all()[:2] == ["lifespan failed", "lifespan entered"]
 
 
 def test_a_lifespan_that_keeps_failing_is_logged_once() -> None:
@@ -160,10 +160,10 @@ def test_uvicorn_does_not_start_when_the_lifespan_fails() -> None:
         assert process.errors.count("RuntimeError: every start fails") == 1
 
 
-def test_a_handler_is_the_whole_application_of_an_asgi_server(events: Events) -> None:
+def test_a_handler_is_the_whole_application_of_an_asgi_server(notes: Notes) -> None:
     port = free_port()
     command = [sys.executable, "-m", "uvicorn", "--port", str(port), "tests.project.asgi:handler"]
-    with running(command, env=environment(**events.env)) as process:
+    with running(command, env=environment(**notes.env)) as process:
         process.wait_for("Uvicorn running on")
 
         async def talk() -> None:
@@ -174,7 +174,7 @@ def test_a_handler_is_the_whole_application_of_an_asgi_server(events: Events) ->
         anyio.run(talk)
         process.signal(signal.SIGTERM)
         process.wait()
-    assert events.all() == ["lifespan entered", "lifespan left"]
+    assert notes.all() == ["lifespan entered", "lifespan left"]
 
 
 def test_the_handlers_of_other_servers_are_closed_with_the_lifespan_too() -> None:
@@ -189,12 +189,12 @@ def test_the_handlers_of_other_servers_are_closed_with_the_lifespan_too() -> Non
 
 
 @contextmanager
-def runserver(project: Path, events: Events) -> Iterator[tuple[Process, str]]:
+def runserver(project: Path, notes: Notes) -> Iterator[tuple[Process, str]]:
     """The development server of a copy of the test project, in a process group of its own: it has a child."""
     shutil.copytree(ROOT / "tests", project / "tests", ignore=shutil.ignore_patterns("__pycache__"))
     port = free_port()
     command = [sys.executable, "-m", "django", "runserver", f"127.0.0.1:{port}"]
-    env = environment(TEST_APPS='["daphne"]', PYTHONPATH=f"{project}{os.pathsep}{ROOT}", **events.env)
+    env = environment(TEST_APPS='["daphne"]', PYTHONPATH=f"{project}{os.pathsep}{ROOT}", **notes.env)
     with running(command, env=env, cwd=project, start_new_session=True) as process:
         try:
             process.wait_for("Listening on TCP")
@@ -204,8 +204,8 @@ def runserver(project: Path, events: Events) -> Iterator[tuple[Process, str]]:
                 os.killpg(process.pid, signal.SIGKILL)
 
 
-def test_runserver_serves_it_and_survives_its_autoreload(tmp_path: Path, events: Events) -> None:
-    with runserver(tmp_path, events) as (process, address):
+def test_runserver_serves_it_and_survives_its_autoreload(tmp_path: Path, notes: Notes) -> None:
+    with runserver(tmp_path, notes) as (process, address):
         session = open_session(address, "/mcp")
         post(address, "/mcp", call(1, "echo", text="leaves a worker thread behind"), session).read()
         source = tmp_path / "tests" / "project" / "mcp.py"
@@ -214,8 +214,8 @@ def test_runserver_serves_it_and_survives_its_autoreload(tmp_path: Path, events:
         wait_until(lambda: source.write_text(changed) and "mcp.py changed" in process.errors, "reloading")
         process.wait_for(r"(?s)Listening on TCP.*Listening on TCP", timeout=10)
         assert b"reloaded" in post(address, "/mcp", STATE).read()
-        assert events.all() == ["lifespan entered", "lifespan left", "lifespan entered"]
+        assert notes.all() == ["lifespan entered", "lifespan left", "lifespan entered"]
         os.killpg(process.pid, signal.SIGINT)
         process.wait(10)
-        events.wait_for("lifespan left", times=2)
+        notes.wait_for("lifespan left", times=2)
         assert "Traceback" not in process.errors

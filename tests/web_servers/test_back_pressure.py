@@ -15,7 +15,7 @@ import pytest
 from tests.project.pattern import pattern_of
 from tests.support.asgi_servers import DAPHNE, serving
 from tests.support.daphne_limits import LITTLE, bounded, bounded_over_tls, peak_memory
-from tests.support.harness import Events, Process, call, serving_http, wait_until
+from tests.support.harness import Notes, Process, call, serving_http, wait_until
 from tests.support.http_client import Clients, Connection, routing
 from tests.support.raw_http import Request
 
@@ -51,14 +51,14 @@ async def assert_others_are_served(clients: Clients, times: int = 20) -> None:
     [(server, how) for server in DAPHNE for how in ("2025-11-25", "2026-07-28")] + [("runmcp", "view")],
 )
 def test_an_answer_that_is_not_read_waits_outside_of_memory_and_is_lost_nowhere(
-    server: str, how: str, events: Events
+    server: str, how: str, notes: Notes
 ) -> None:
     async def talk(process: Process, address: str) -> None:
         async with Clients(address) as clients:
             await assert_others_are_served(clients, times=1)
             before = peak_memory(process)
             unread = [await flooding(clients, how) for _ in range(3)]
-            await asyncio.to_thread(events.wait_for, "flood view started" if how == "view" else "flood started", 3)
+            await asyncio.to_thread(notes.wait_for, "flood view started" if how == "view" else "flood started", 3)
             await assert_others_are_served(clients)
             grown = peak_memory(process) - before
             print(f"grown by {grown / 1e6:.1f} MB")
@@ -66,7 +66,7 @@ def test_an_answer_that_is_not_read_waits_outside_of_memory_and_is_lost_nowhere(
             await assert_nothing_is_lost(unread[0], how)
             assert peak_memory(process) - before < LITTLE
 
-    with serving(server, env=events.env) as (process, address):
+    with serving(server, env=notes.env) as (process, address):
         asyncio.run(talk(process, address))
         assert "Traceback" not in process.errors
 
@@ -107,35 +107,35 @@ def test_over_tls_too_it_waits_outside_of_memory(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("how", ["2026-07-28", "view"])
-def test_a_client_that_leaves_unread_is_noticed_at_once(how: str, events: Events) -> None:
+def test_a_client_that_leaves_unread_is_noticed_at_once(how: str, notes: Notes) -> None:
     async def talk(process: Process, address: str) -> None:
         async with Clients(address) as clients:
             unread = await flooding(clients, how)
             await unread.head()
             await assert_others_are_served(clients, times=3)
             unread.reset()
-            await asyncio.to_thread(events.wait_for, "flood view finally" if how == "view" else "flood cancelled", 1, 5)
+            await asyncio.to_thread(notes.wait_for, "flood view finally" if how == "view" else "flood cancelled", 1, 5)
 
-    with serving_http(env=events.env) as (process, address):
+    with serving_http(env=notes.env) as (process, address):
         asyncio.run(talk(process, address))
         assert "Traceback" not in process.errors
 
 
 @pytest.mark.parametrize("how", ["2025-11-25", "2026-07-28", "view"])
 def test_a_client_that_reads_nothing_until_the_write_timeout_counts_as_one_that_has_left(
-    how: str, events: Events
+    how: str, notes: Notes
 ) -> None:
     async def talk(process: Process, address: str) -> None:
         async with Clients(address) as clients:
             unread = await flooding(clients, how)
             await asyncio.to_thread(process.wait_for, "its client has stopped reading the answer", 10)
             if how != "2025-11-25":  # there, what becomes of a call without its client is the session's
-                await asyncio.to_thread(events.wait_for, "flood view finally" if how == "view" else "flood cancelled")
+                await asyncio.to_thread(notes.wait_for, "flood view finally" if how == "view" else "flood cancelled")
             with pytest.raises((ConnectionResetError, asyncio.IncompleteReadError)):
                 await unread.answer()
             await assert_others_are_served(clients, times=1)
 
-    with bounded(events, write_timeout=1) as (process, address):
+    with bounded(notes, write_timeout=1) as (process, address):
         asyncio.run(talk(process, address))
         assert "Traceback" not in process.errors
 

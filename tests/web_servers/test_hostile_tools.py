@@ -21,7 +21,7 @@ from tests.support.harness import (
     INITIALIZE,
     INITIALIZED,
     MANAGE,
-    Events,
+    Notes,
     call,
     environment,
     runmcp,
@@ -40,8 +40,8 @@ HOSTILE = {
 TOOLS = ["cancelled_task", "cancels_itself", "panics", "exits", "generator_exit"]
 
 
-def test_over_stdio_each_costs_its_own_call_and_no_other(events: Events) -> None:
-    with runmcp(env={**HOSTILE, **events.env}) as process:
+def test_over_stdio_each_costs_its_own_call_and_no_other(notes: Notes) -> None:
+    with runmcp(env={**HOSTILE, **notes.env}) as process:
         process.send(INITIALIZE, INITIALIZED, call("slow", "slow", seconds=1))
         process.receive()
         for tool in TOOLS:
@@ -56,11 +56,11 @@ def test_over_stdio_each_costs_its_own_call_and_no_other(events: Events) -> None
         process.popen.stdin.close()
         assert text_of(process.receive()) == "slow finished"
         assert process.wait() == 0
-    assert events.all().count("lifespan left") == 1
+    assert notes.all().count("lifespan left") == 1
 
 
 @pytest.mark.parametrize("mode", ["auto", "legacy"])
-def test_over_http_each_costs_its_own_call_and_no_other(mode: str, events: Events) -> None:
+def test_over_http_each_costs_its_own_call_and_no_other(mode: str, notes: Notes) -> None:
     async def talk(address: str) -> None:
         async with (
             Client(f"{address}/mcp", mode=mode) as client,
@@ -75,36 +75,36 @@ def test_over_http_each_costs_its_own_call_and_no_other(mode: str, events: Event
             assert not (await client.call_tool("echo", {"text": "still there"})).is_error
             assert not (await slow).is_error
 
-    with serving_http(env={**HOSTILE, **events.env}) as (process, address):
+    with serving_http(env={**HOSTILE, **notes.env}) as (process, address):
         asyncio.run(talk(address))
         process.signal(signal.SIGTERM)
         assert process.wait() == 0
-    assert events.all().count("lifespan left") == 1
+    assert notes.all().count("lifespan left") == 1
 
 
-def test_an_application_that_exits_is_answered_and_the_server_goes_on(events: Events) -> None:
-    with serving_http(env={**HOSTILE, **events.env}) as (process, address):
+def test_an_application_that_exits_is_answered_and_the_server_goes_on(notes: Notes) -> None:
+    with serving_http(env={**HOSTILE, **notes.env}) as (process, address):
         for _ in range(2):
             with pytest.raises(urllib.error.HTTPError, match="500"):
                 urllib.request.urlopen(f"{address}/exits/", timeout=DEADLINE)
         process.signal(signal.SIGTERM)
         assert process.wait() == 0
-    assert events.all() == ["lifespan entered", "lifespan left"]
+    assert notes.all() == ["lifespan entered", "lifespan left"]
 
 
 @pytest.mark.parametrize("transport", ["stdio", "http"])
-def test_a_lifespan_that_ends_by_itself_ends_the_server_which_says_why(transport: str, events: Events) -> None:
-    env = {**HOSTILE, **events.env, "TEST_HOSTILE": "dying lifespan", "TEST_ENDPOINTS": '["tcp:0:interface=127.0.0.1"]'}
+def test_a_lifespan_that_ends_by_itself_ends_the_server_which_says_why(transport: str, notes: Notes) -> None:
+    env = {**HOSTILE, **notes.env, "TEST_HOSTILE": "dying lifespan", "TEST_ENDPOINTS": '["tcp:0:interface=127.0.0.1"]'}
     with runmcp("--transport", transport, env=env) as process:
         assert process.wait() == 1
         assert "Shutting down: the lifespan of the MCP server has ended by itself." in process.errors
         assert "a task of the lifespan failed" in process.errors
-    assert events.all() == ["lifespan entered", "lifespan left"]
+    assert notes.all() == ["lifespan entered", "lifespan left"]
 
 
 @pytest.mark.parametrize("transport", ["stdio", "http"])
-def test_a_forked_child_is_ended_by_its_own_signal_and_the_server_is_not(transport: str, events: Events) -> None:
-    env = {**HOSTILE, **events.env}
+def test_a_forked_child_is_ended_by_its_own_signal_and_the_server_is_not(transport: str, notes: Notes) -> None:
+    env = {**HOSTILE, **notes.env}
     if transport == "stdio":
         with runmcp(env=env) as process:
             process.send(INITIALIZE, INITIALIZED, call(1, "forks"))
@@ -123,11 +123,11 @@ def test_a_forked_child_is_ended_by_its_own_signal_and_the_server_is_not(transpo
         asyncio.run(fork(address))
 
 
-def test_a_host_that_does_not_read_standard_error_still_gets_its_cleanup(events: Events) -> None:
+def test_a_host_that_does_not_read_standard_error_still_gets_its_cleanup(notes: Notes) -> None:
     command = [*MANAGE, "runmcp", "--server", "tests.project.noisy.server"]
     process = subprocess.Popen(
         command,
-        env=environment(**events.env),
+        env=environment(**notes.env),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -139,11 +139,11 @@ def test_a_host_that_does_not_read_standard_error_still_gets_its_cleanup(events:
         for message in (INITIALIZE, INITIALIZED, call(1, "fill_standard_error")):
             process.stdin.write(json.dumps(message).encode() + b"\n")
         process.stdin.flush()
-        events.wait_for("standard error is full")
+        notes.wait_for("standard error is full")
         process.send_signal(signal.SIGTERM)
         wait_until(lambda: process.poll() is not None, "the process is gone")
     finally:
         killer.cancel()
         process.kill()
         process.communicate()
-    assert events.all()[-1] == "lifespan left"
+    assert notes.all()[-1] == "lifespan left"

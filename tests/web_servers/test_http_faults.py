@@ -18,7 +18,7 @@ from channels.routing import ProtocolTypeRouter, URLRouter
 from mcp_serving.shutdown.in_flight import InFlightRequests
 from mcp_serving.web_servers.middleware import RequestTrackingMiddleware
 from tests.support.asgi_servers import ALL, serving
-from tests.support.harness import Events, Process, call, serving_http, text_of, wait_until
+from tests.support.harness import Notes, Process, call, serving_http, text_of, wait_until
 from tests.support.raw_http import Request, exchange, headers_of, open_session, post
 
 AT_ONCE = 0.5
@@ -26,10 +26,10 @@ AT_ONCE = 0.5
 
 
 class Served:
-    def __init__(self, process: Process, address: str, events: Events) -> None:
+    def __init__(self, process: Process, address: str, notes: Notes) -> None:
         self.process = process
         self.address = address
-        self.events = events
+        self.notes = notes
 
     def assert_quiet(self) -> None:
         """Nothing was said about killed applications, and there was no traceback."""
@@ -40,11 +40,11 @@ class Served:
 @pytest.fixture(scope="module", params=ALL)
 def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """A running server, with a Daphne that kills what lingers after one second instead of ten."""
-    events = Events(tmp_path_factory.mktemp("served") / "events")
+    notes = Notes(tmp_path_factory.mktemp("served") / "notes")
     options = ["--application-close-timeout", "1"] if request.param == "daphne" else []
-    env = {**events.env, "TEST_DAPHNE": '{"application_close_timeout": 1}'}
+    env = {**notes.env, "TEST_DAPHNE": '{"application_close_timeout": 1}'}
     with serving(request.param, "tests.project.mounts", *options, env=env) as (process, address):
-        yield Served(process, address, events)
+        yield Served(process, address, notes)
 
 
 # Streams
@@ -87,9 +87,9 @@ def test_progress_reaches_a_modern_client_while_the_tool_works(served: Served) -
 def test_a_modern_client_that_leaves_cancels_its_call_at_once(served: Served, path: str) -> None:
     name = f"modern {path}"
     request = post(served.address, path, call(1, "slow", modern=True, seconds=60, name=name), wait=False)
-    served.events.wait_for(f"{name} started")
+    served.notes.wait_for(f"{name} started")
     request.leave()
-    served.events.wait_for(f"{name} cancelled", timeout=1)
+    served.notes.wait_for(f"{name} cancelled", timeout=1)
     served.assert_quiet()
 
 
@@ -99,9 +99,9 @@ def test_the_call_of_a_client_in_an_older_session_runs_on_without_it(served: Ser
     session = open_session(served.address, path)
     name = f"older {path}"
     request = post(served.address, path, call(1, "slow", seconds=0.7, name=name), session, wait=False)
-    served.events.wait_for(f"{name} started")
+    served.notes.wait_for(f"{name} started")
     request.leave()
-    served.events.wait_for(f"{name} finished")
+    served.notes.wait_for(f"{name} finished")
     served.assert_quiet()
     answer = post(served.address, path, call(2, "echo", text="the session lives"), session)
     assert b"the session lives" in answer.read()
@@ -112,9 +112,9 @@ def test_the_result_that_a_client_missed_is_fetched_by_resuming(served: Served) 
     session = open_session(served.address, "/resumable/mcp")
     answer = post(served.address, "/resumable/mcp", call(1, "slow", seconds=0.5, name="missed"), session)
     last_event = answer.event()["id"]
-    served.events.wait_for("missed started")
+    served.notes.wait_for("missed started")
     answer.leave()
-    served.events.wait_for("missed finished")
+    served.notes.wait_for("missed finished")
     headers = {"Accept": "text/event-stream", "Mcp-Session-Id": session, "Last-Event-ID": last_event}
     resumed = Request(served.address, "/resumable/mcp", headers=headers)
     assert text_of(json.loads(resumed.event()["data"])) == "missed finished"
@@ -131,10 +131,10 @@ def test_a_client_that_leaves_before_a_thread_has_finished_costs_no_warning(serv
     requests += [
         post(served.address, path, call(1, "block", modern=True, seconds=2.2), wait=False) for path in sessions
     ]
-    served.events.wait_for("block started", times=4)
+    served.notes.wait_for("block started", times=4)
     for request in requests:
         request.leave()
-    served.events.wait_for("block finished", times=4)
+    served.notes.wait_for("block finished", times=4)
     served.assert_quiet()
 
 

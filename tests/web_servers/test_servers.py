@@ -18,7 +18,7 @@ import pytest
 from tests.support.asgi_servers import ALL, COMMANDS, serving
 from tests.support.daphne_limits import LITTLE, peak_memory
 from tests.support.documents import DOCS
-from tests.support.harness import MODERN_META, Events, Process, call, text_of
+from tests.support.harness import MODERN_META, Notes, Process, call, text_of
 from tests.support.http_client import Clients, Connection, listen, routing
 from tests.web_servers.test_back_pressure import assert_others_are_served, flooding
 
@@ -75,16 +75,16 @@ def test_the_command_lines_on_the_page_are_those_of_the_tests_with_the_options_o
 # What it does while it runs, and when it is stopped in the ordinary way
 
 
-def watch_it_work(server: str, notes: Path) -> Cells:
-    events = Events(notes)
-    with serving(server, env={**events.env, "TEST_LIFESPAN": "slow cleanup"}) as (process, address):
-        cells = asyncio.run(work(process, address, events))
-    noted = [event for event in events.all() if event.startswith(("lifespan", "slow cleanup"))]
+def watch_it_work(server: str, path: Path) -> Cells:
+    notes = Notes(path)
+    with serving(server, env={**notes.env, "TEST_LIFESPAN": "slow cleanup"}) as (process, address):
+        cells = asyncio.run(work(process, address, notes))
+    noted = [note for note in notes.all() if note.startswith(("lifespan", "slow cleanup"))]
     left = ["lifespan entered", "lifespan left", "slow cleanup done"]
     return {**cells, "The server's lifespan is entered once, and left, cleanup and all": yes(noted == left)}
 
 
-async def work(process: Process, address: str, events: Events) -> Cells:
+async def work(process: Process, address: str, notes: Notes) -> Cells:
     async with Clients(address) as clients:
         older, modern, plain = await clients.session(), await clients.modern(), await clients.connect()
         told = [
@@ -98,7 +98,7 @@ async def work(process: Process, address: str, events: Events) -> Cells:
             ),
             "The headers of a stream come at once": yes(await headers_come_at_once(clients, older)),
             "The first event comes while the tool still works": yes(await an_event_comes_before_the_end(clients)),
-            "A client of 2026-07-28 that leaves cancels its call": yes(await leaving_cancels(clients, events)),
+            "A client of 2026-07-28 that leaves cancels its call": yes(await leaving_cancels(clients, notes)),
             "An application beside it that raises, or does not answer, is answered with 500": yes(
                 await soon(statuses(clients, "/broken/", "/silent/")) == [500, 500]
             ),
@@ -106,7 +106,7 @@ async def work(process: Process, address: str, events: Events) -> Cells:
                 await soon(breaks_off(clients, "/broken-stream/")) is True
             ),
         }
-        return {**cells, **await be_stopped(clients, process, events)}
+        return {**cells, **await be_stopped(clients, process, notes)}
 
 
 async def soon(what: Awaitable[Any]) -> Any:
@@ -145,19 +145,19 @@ async def an_event_comes_before_the_end(clients: Clients) -> bool:
     return event is not None and event["params"]["progress"] == 1
 
 
-async def leaving_cancels(clients: Clients, events: Events) -> bool:
+async def leaving_cancels(clients: Clients, notes: Notes) -> bool:
     leaving = await clients.modern()
     message = call(1, "slow", modern=True, seconds=60, name="left alone")
     leaving.send("POST", "/mcp", message, **routing(message))
-    await asyncio.to_thread(events.wait_for, "left alone started")
+    await asyncio.to_thread(notes.wait_for, "left alone started")
     leaving.reset()
-    return await noted(events, "left alone cancelled", SOON)
+    return await noted(notes, "left alone cancelled", SOON)
 
 
-async def noted(events: Events, event: str, timeout: float) -> bool:
+async def noted(notes: Notes, note: str, timeout: float) -> bool:
     with suppress(AssertionError):
-        await asyncio.to_thread(events.wait_for, event, 1, timeout)
-    return event in events.all()
+        await asyncio.to_thread(notes.wait_for, note, 1, timeout)
+    return note in notes.all()
 
 
 async def statuses(clients: Clients, *paths: str) -> list[int]:
@@ -171,7 +171,7 @@ async def breaks_off(clients: Clients, path: str) -> bool:
     return True
 
 
-async def be_stopped(clients: Clients, process: Process, events: Events) -> Cells:
+async def be_stopped(clients: Clients, process: Process, notes: Notes) -> Cells:
     """SIGTERM, with calls, a view and streams in flight."""
     older, modern, view = await clients.session(), await clients.modern(), await clients.connect()
     standing, listening = await clients.another(older), await clients.modern()
@@ -182,8 +182,8 @@ async def be_stopped(clients: Clients, process: Process, events: Events) -> Cell
     message = call(1, "slow", modern=True, seconds=1, name="call")
     modern.send("POST", "/mcp", message, **routing(message))
     view.send("GET", "/slow-async/?seconds=2.5")  # Daphne is gone by then
-    await asyncio.to_thread(events.wait_for, "call started", 2)
-    await asyncio.to_thread(events.wait_for, "async view started")
+    await asyncio.to_thread(notes.wait_for, "call started", 2)
+    await asyncio.to_thread(notes.wait_for, "async view started")
     process.signal(signal.SIGTERM)
 
     async def rest_of(stream: tuple[Connection, Any]) -> bytes:
@@ -216,37 +216,37 @@ async def outcomes(what: Iterable[Awaitable[Any]]) -> list[Any]:
 # What it does with clients that do not read, and calls that do not end
 
 
-def watch_it_stop(server: str, notes: Path) -> Cells:
-    events = Events(notes)
+def watch_it_stop(server: str, path: Path) -> Cells:
+    notes = Notes(path)
     setting = {
         "SERVER": "tests.project.mcp.server",
         "HTTP_SERVER": "tests.project.serving.build_daphne",
         "SHUTDOWN_TIMEOUT": 1,
     }
     options = options_in(TABLE[ENDS_UNREAD][server])
-    env = {**events.env, "TEST_MCP_SERVING": json.dumps(setting)}
+    env = {**notes.env, "TEST_MCP_SERVING": json.dumps(setting)}
     with serving(server, "tests.project.asgi", *options, env=env) as (process, address):
-        return asyncio.run(stop(process, address, events))
+        return asyncio.run(stop(process, address, notes))
 
 
 ENDS_UNREAD = "SIGTERM: the process ends although a client does not read"
 
 
-async def stop(process: Process, address: str, events: Events) -> Cells:
+async def stop(process: Process, address: str, notes: Notes) -> Cells:
     async with Clients(address) as clients:
         await assert_others_are_served(clients, times=1)
         cells = {
             "A client that does not read fills no memory: MCP": yes(
-                await stays_small(clients, process, events, "2025-11-25", "2026-07-28")
+                await stays_small(clients, process, notes, "2025-11-25", "2026-07-28")
             ),
             "A client that does not read fills no memory: Django's views": yes(
-                await stays_small(clients, process, events, "view", leave=False)
+                await stays_small(clients, process, notes, "view", leave=False)
             ),
         }
         endless = await clients.modern()
         message = call(1, "slow", modern=True, seconds=60)
         endless.send("POST", "/mcp", message, **routing(message))
-        await asyncio.to_thread(events.wait_for, "slow started")
+        await asyncio.to_thread(notes.wait_for, "slow started")
         process.signal(signal.SIGTERM)
         [answer] = await outcomes([endless.answer()])
         cells["SIGTERM: a call that outlasts `SHUTDOWN_TIMEOUT` is cancelled, and its client told"] = yes(
@@ -258,13 +258,13 @@ async def stop(process: Process, address: str, events: Events) -> Cells:
         return cells
 
 
-async def stays_small(clients: Clients, process: Process, events: Events, *hows: str, leave: bool = True) -> bool:
+async def stays_small(clients: Clients, process: Process, notes: Notes, *hows: str, leave: bool = True) -> bool:
     before = peak_memory(process)
     unread = [await flooding(clients, how) for how in hows]
     for connection in unread:
         await connection.head()
     # A server that takes everything has taken it by then.
-    await noted(events, "flood view finally" if "view" in hows else "flood finished", SOON)
+    await noted(notes, "flood view finally" if "view" in hows else "flood finished", SOON)
     await assert_others_are_served(clients, times=3)
     grown = peak_memory(process) - before
     for connection in unread if leave else ():

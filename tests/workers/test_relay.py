@@ -12,7 +12,7 @@ import pytest
 
 from tests.support import in_django
 from tests.support.access_servers import bearer, logged_in
-from tests.support.harness import DEADLINE, INITIALIZE, INITIALIZED, Events, call, text_of
+from tests.support.harness import DEADLINE, INITIALIZE, INITIALIZED, Notes, call, text_of
 from tests.support.http_client import Answer, Clients, Connection
 from tests.support.private_redis import Redis
 from tests.support.raw_http import headers_of
@@ -32,8 +32,8 @@ def workers(request: pytest.FixtureRequest, redis: Redis) -> Iterator[Workers]:
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory, redis: Redis, users: None) -> Iterator[Workers]:
     """Two workers with handlers of which each lets in others."""
-    events = Events(tmp_path_factory.mktemp("relay") / "events")
-    env = {**in_django.ENVIRONMENT, "TEST_DEBUG": "0", **events.env}
+    notes = Notes(tmp_path_factory.mktemp("relay") / "notes")
+    env = {**in_django.ENVIRONMENT, "TEST_DEBUG": "0", **notes.env}
     with started("uvicorn", 2, redis, "tests.project.access_asgi", env=env) as workers:
         yield workers
 

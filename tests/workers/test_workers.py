@@ -22,7 +22,7 @@ from mcp_types import CreateMessageRequestParams, CreateMessageResult, TextConte
 
 from tests.support import in_django
 from tests.support.daphne_limits import LITTLE, resident_memory
-from tests.support.harness import DEADLINE, INITIALIZE, INITIALIZED, Events, call, text_of, wait_until
+from tests.support.harness import DEADLINE, INITIALIZE, INITIALIZED, Notes, call, text_of, wait_until
 from tests.support.http_client import ACCEPT, Answer, Clients, Connection
 from tests.support.nginx import needs_nginx
 from tests.support.private_redis import Redis
@@ -33,20 +33,20 @@ from tests.tools.test_gate_processes import MODES, User, answer, ask, cancel, co
 pytestmark = [pytest.mark.process, needs_nginx, pytest.mark.usefixtures("users")]
 
 
-def environment(redis: Redis, events: Events) -> dict[str, str]:
+def environment(redis: Redis, notes: Notes) -> dict[str, str]:
     cache = {"default": {"BACKEND": "django.core.cache.backends.redis.RedisCache", "LOCATION": redis.url}}
-    return {**in_django.ENVIRONMENT, **events.env, "TEST_CACHES": json.dumps(cache)}
+    return {**in_django.ENVIRONMENT, **notes.env, "TEST_CACHES": json.dumps(cache)}
 
 
 @pytest.fixture(scope="module")
-def noted(tmp_path_factory: pytest.TempPathFactory) -> Events:
-    return Events(tmp_path_factory.mktemp("noted") / "events")
+def noted(tmp_path_factory: pytest.TempPathFactory) -> Notes:
+    return Notes(tmp_path_factory.mktemp("noted") / "notes")
 
 
 @pytest.fixture(
     scope="module", params=[("daphne", 2, "core"), ("uvicorn", 4, "pubsub")], ids=["daphne x 2", "uvicorn x 4"]
 )
-def workers(request: pytest.FixtureRequest, redis: Redis, noted: Events, users: None) -> Iterator[Workers]:
+def workers(request: pytest.FixtureRequest, redis: Redis, noted: Notes, users: None) -> Iterator[Workers]:
     server, number, layer = request.param
     with several(server, number, redis, layer=layer, env=environment(redis, noted)) as workers:
         yield workers
@@ -133,7 +133,7 @@ def test_a_question_of_a_tool_is_answered_through_another_worker(workers: Worker
         assert text_of(result_of(asking)) == "through another"
 
 
-def test_the_gates_question_and_answer_through_different_workers(workers: Workers, noted: Events) -> None:
+def test_the_gates_question_and_answer_through_different_workers(workers: Workers, noted: Notes) -> None:
     for number, (owner, other) in enumerate(each_way(workers), start=len(noted.all()) + 1):
         session = open_session(owner.address, "/shop")
         asking = post(other.address, "/shop", call(1, "cancel", number=number), session)
@@ -145,7 +145,7 @@ def test_the_gates_question_and_answer_through_different_workers(workers: Worker
         assert noted.all().count(f"cancelled {number}") == 1
 
 
-def test_an_answer_of_2026_07_28_through_another_worker_counts_once(workers: Workers, noted: Events) -> None:
+def test_an_answer_of_2026_07_28_through_another_worker_counts_once(workers: Workers, noted: Notes) -> None:
     first, second = workers.addresses[0], workers.addresses[-1]
     number = 1000 + len(workers.each)
 
@@ -213,7 +213,7 @@ def resumed(address: str, session: str, last_event: str) -> dict[str, Any]:
     return found
 
 
-def test_a_result_that_was_missed_is_resumed_through_another_worker(workers: Workers, noted: Events) -> None:
+def test_a_result_that_was_missed_is_resumed_through_another_worker(workers: Workers, noted: Notes) -> None:
     for owner, other in each_way(workers):
         session = open_session(owner.address, "/resumable")
         name = f"missed {owner.address}"
@@ -294,7 +294,7 @@ def test_the_sdks_client_finds_everything_through_the_proxy(workers: Workers, mo
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_through_the_proxy_a_gated_tool_asks_and_runs_once(workers: Workers, noted: Events, mode: str) -> None:
+def test_through_the_proxy_a_gated_tool_asks_and_runs_once(workers: Workers, noted: Notes, mode: str) -> None:
     numbers = [2000 + 100 * len(workers.each) + 10 * MODES.index(mode) + each for each in range(6)]
     user = User()
 
@@ -305,7 +305,7 @@ def test_through_the_proxy_a_gated_tool_asks_and_runs_once(workers: Workers, not
 
     run(work)
     assert user.questions == [f"Cancel order {number}?" for number in numbers]
-    assert [event for event in noted.all() if event in {f"cancelled {number}" for number in numbers}] == [
+    assert [note for note in noted.all() if note in {f"cancelled {number}" for number in numbers}] == [
         f"cancelled {number}" for number in numbers
     ]
 
@@ -505,13 +505,13 @@ async def until(reached: Callable[[], Any], what: str, seconds: float = DEADLINE
         await asyncio.sleep(0.01)
 
 
-def assert_none_ran_twice(events: Events) -> None:
-    twice = [event for event, times in Counter(events.all()).items() if event.startswith("call ") and times > 1]
+def assert_none_ran_twice(notes: Notes) -> None:
+    twice = [note for note, times in Counter(notes.all()).items() if note.startswith("call ") and times > 1]
     assert not twice, twice
 
 
-def assert_each_result_ran(visitors: list[Visitor], events: Events) -> None:
-    ran = set(events.all())
+def assert_each_result_ran(visitors: list[Visitor], notes: Notes) -> None:
+    ran = set(notes.all())
     answered = [reply.name for visitor in visitors for reply in visitor.replies if reply.is_result]
     assert answered
     assert not [name for name in answered if f"{name} ran" not in ran]
@@ -523,7 +523,7 @@ def told(replies: list[Reply]) -> str:
 
 @pytest.mark.parametrize(("server", "layer"), [("daphne", "core"), ("uvicorn", "pubsub")])
 def test_a_worker_that_is_killed_takes_its_own_sessions_with_it_and_no_other(
-    server: str, layer: str, redis: Redis, events: Events
+    server: str, layer: str, redis: Redis, notes: Notes
 ) -> None:
     async def work(workers: Workers) -> None:
         victim, *others = workers.each
@@ -554,18 +554,18 @@ def test_a_worker_that_is_killed_takes_its_own_sessions_with_it_and_no_other(
             address = victim.address.removeprefix("http://")
             cut = [reply for reply in visitor.replies if not reply.is_result]
             assert all(reply.answer is None or reply.answer.headers["worker"] == address for reply in cut), told(cut)
-        assert_each_result_ran(visitors, events)
+        assert_each_result_ran(visitors, notes)
 
-    env = environment(redis, events)
+    env = environment(redis, notes)
     # nginx's own way: the next worker is tried where the first cannot be reached, before anything was sent to it.
     with several(server, 3, redis, layer=layer, env=env, next_upstream="error timeout") as workers:
         asyncio.run(work(workers))
-    assert_none_ran_twice(events)
+    assert_none_ran_twice(notes)
 
 
 @pytest.mark.parametrize(("server", "layer"), [("runmcp", "core"), ("uvicorn", "pubsub")])
 def test_a_worker_that_is_stopped_answers_what_is_in_flight_and_then_its_sessions_are_gone(
-    server: str, layer: str, redis: Redis, events: Events
+    server: str, layer: str, redis: Redis, notes: Notes
 ) -> None:
     async def work(workers: Workers) -> None:
         leaving, staying = workers.each
@@ -579,7 +579,7 @@ def test_a_worker_that_is_stopped_answers_what_is_in_flight_and_then_its_session
                 for (worker, session), message in zip(ways, messages, strict=True)
             ]
             names = {f"{message['params']['arguments']['name']} ran" for message in messages}
-            await until(lambda: names <= set(events.all()), "all three are in flight")
+            await until(lambda: names <= set(notes.all()), "all three are in flight")
             leaving.process.signal(signal.SIGTERM)
             replies = [await each for each in in_flight]
             status = await asyncio.to_thread(leaving.process.wait)
@@ -594,14 +594,14 @@ def test_a_worker_that_is_stopped_answers_what_is_in_flight_and_then_its_session
         for visitor in visitors:
             assert all(reply.is_result for reply in visitor.replies), told(visitor.replies)
 
-    with started(server, 2, redis, layer=layer, env=environment(redis, events)) as each:
+    with started(server, 2, redis, layer=layer, env=environment(redis, notes)) as each:
         asyncio.run(work(Workers(each, "")))
-    assert_none_ran_twice(events)
+    assert_none_ran_twice(notes)
 
 
 @pytest.mark.parametrize(("server", "layer"), [("daphne", "core"), ("uvicorn", "pubsub")])
 def test_while_redis_is_away_sessions_go_on_at_their_own_worker_and_afterwards_everywhere(
-    server: str, layer: str, redis_of_its_own: Redis, events: Events
+    server: str, layer: str, redis_of_its_own: Redis, notes: Notes
 ) -> None:
     redis = redis_of_its_own
 
@@ -635,11 +635,11 @@ def test_while_redis_is_away_sessions_go_on_at_their_own_worker_and_afterwards_e
             assert all(reply.is_result for reply in visitor.replies), told(visitor.replies)
         for visitor in relayed:
             assert all(reply.is_result for reply in visitor.since(settled)), told(visitor.since(settled))
-        assert_each_result_ran(local + relayed, events)
+        assert_each_result_ran(local + relayed, notes)
 
-    with started(server, 2, redis, layer=layer, env=environment(redis, events)) as each:
+    with started(server, 2, redis, layer=layer, env=environment(redis, notes)) as each:
         asyncio.run(work(each))
-    assert_none_ran_twice(events)
+    assert_none_ran_twice(notes)
 
 
 MEGABYTES = 200
@@ -648,7 +648,7 @@ STEPS = 16 * MEGABYTES
 
 @pytest.mark.parametrize(("server", "layer"), [("daphne", "core"), ("uvicorn", "pubsub")])
 def test_a_client_that_does_not_read_a_relayed_answer_fills_neither_redis_nor_a_worker(
-    server: str, layer: str, redis_of_its_own: Redis, events: Events
+    server: str, layer: str, redis_of_its_own: Redis, notes: Notes
 ) -> None:
     redis = redis_of_its_own
 
@@ -688,15 +688,15 @@ def test_a_client_that_does_not_read_a_relayed_answer_fills_neither_redis_nor_a_
                 now = held()
                 assert all(now[name] - before[name] < LITTLE for name in now), (before, now)
         # The client has left: the owner sees the call through, and the session goes on.
-        await asyncio.to_thread(events.wait_for, "flood finished")
+        await asyncio.to_thread(notes.wait_for, "flood finished")
         assert (await exchange(other.address, named_call(), session)).is_result
 
-    with started(server, 2, redis, layer=layer, env=environment(redis, events)) as each:
+    with started(server, 2, redis, layer=layer, env=environment(redis, notes)) as each:
         asyncio.run(work(each))
 
 
-def test_without_a_layer_in_common_another_worker_does_not_know_the_session(events: Events) -> None:
-    with started("uvicorn", 2, None, env={**in_django.ENVIRONMENT, **events.env}) as (one, two):
+def test_without_a_layer_in_common_another_worker_does_not_know_the_session(notes: Notes) -> None:
+    with started("uvicorn", 2, None, env={**in_django.ENVIRONMENT, **notes.env}) as (one, two):
         session = open_session(one.address, "/mcp")
         assert text_of(result_of(post(one.address, "/mcp", call(1, "process"), session))) == str(one.process.pid)
         for _ in range(2):

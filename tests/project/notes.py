@@ -3,9 +3,9 @@
 import os
 
 
-def note(event: str) -> None:
-    path = os.environ.get("TEST_EVENTS")
+def note(text: str) -> None:
+    path = os.environ.get("TEST_NOTES")
     if path:
         descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-        os.write(descriptor, f"{event}\n".encode())
+        os.write(descriptor, f"{text}\n".encode())
         os.close(descriptor)
