@@ -22,7 +22,7 @@ EACH_ONCE = "each-once"
 
 PARTS = [
     "tests/notifications/test_notifications_in_process.py",
-    "tests/tools/test_gate.py",
+    "tests/tools/test_confirmation.py",
     "tests/tools/test_mcpserver.py",
     "tests/asgi/test_mount.py",
     "tests/test_sdk_boundary.py",

@@ -101,12 +101,12 @@ def _check_handlers(server: Any) -> list[CheckMessage]:
         for handler in lifecycle.handlers()
         if handler.access_problem
     ]
-    gated = getattr(server, "gated_tools", [])
-    if gated:
+    write_tools = getattr(server, "write_tools", [])
+    if write_tools:
         found += [
             CheckWarning(
                 f"The handler at {handler.place} has {option}=True: clients up to 2025-11-25 cannot use "
-                f"{', '.join(gated)} through it, because these tools ask the user first.",
+                f"{', '.join(write_tools)} through it, because these tools ask the user first.",
                 hint=f"Remove {option}, or mount a second handler without it for these clients.",
                 id="mcp_serving.W001",
             )

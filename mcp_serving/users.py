@@ -1,4 +1,4 @@
-"""Who calls: the Django user of the MCP request that is being handled."""
+"""The Django user of the current MCP request."""
 
 from __future__ import annotations
 
@@ -15,14 +15,13 @@ if TYPE_CHECKING:
 
 
 def get_user() -> AbstractBaseUser | AnonymousUser:
-    """The Django user that calls the tool, resource or prompt which is running.
+    """The Django user who calls the running tool, resource or prompt; for sync and async code.
 
-    Over HTTP it is ``scope["user"]``, which ``AuthMiddlewareStack`` and other middleware fill; over stdio
-    the one that ``runmcp --user NAME`` names. Everywhere else, and where nobody is logged in, it is an
-    ``AnonymousUser``. For sync and async code.
+    Over HTTP it is ``scope["user"]``, which ``AuthMiddlewareStack`` and other middleware fill. Over stdio it is
+    the user that ``runmcp --user NAME`` names. Otherwise, and if nobody is logged in, it is an ``AnonymousUser``.
 
     Raises:
-        ImproperlyConfigured: the project has no ``django.contrib.auth``.
+        ImproperlyConfigured: ``django.contrib.auth`` is not installed.
 
     Example:
         >>> @server.tool()
@@ -40,7 +39,7 @@ def get_user() -> AbstractBaseUser | AnonymousUser:
 
 
 def logged_in_user() -> AbstractBaseUser | None:
-    """The user who calls, unless that is nobody; also in projects without ``django.contrib.auth``."""
+    """The user of the current request, or None; also in projects without ``django.contrib.auth``."""
     user = _user_of_request()
     return user if user is not None and user.is_authenticated else None
 
@@ -49,24 +48,24 @@ def _user_of_request() -> AbstractBaseUser | None:
     current = current_request.get()
     http_request = current.mcp_context.request if current.mcp_context is not None else None
     user = http_request.scope.get("user") if http_request is not None else current.local_user
-    # Not every "user" in a scope is Django's: the SDK's own middleware puts its class there, Starlette's.
+    # A scope may hold another kind of user: the SDK's own middleware puts its class there, which is Starlette's.
     return cast("AbstractBaseUser", user) if hasattr(user, "is_anonymous") else None
 
 
-def is_of_the_process(user: Any) -> bool:
-    """Whether one object stands for the user as long as the process lives, and may be out of date by now.
+def is_user_of_process(user: Any) -> bool:
+    """Whether ``user`` is one object for the life of the process, which may be out of date.
 
-    Over HTTP each request brings a new one. One that was never saved, as a test may have it, is not out of date.
+    Over HTTP each request brings a new object. An object that was never saved, as in a test, is not out of date.
     """
     request = current_request.get().mcp_context
     return (request is None or request.request is None) and hasattr(user, "_state") and not user._state.adding
 
 
 def without_cached_permissions(user: AbstractBaseUser) -> AbstractBaseUser:
-    """The user for one request: Django's backends keep permissions on the object, for as long as it lives.
+    """A copy of the user for one request.
 
-    Over HTTP each request brings a new one. Where one object stands for the life of the process, what was
-    granted or revoked meanwhile would not be seen.
+    Django's backends cache permissions on the object. If one object serves the whole process, a permission that
+    was granted or revoked later would not be seen.
     """
     fresh = copy.copy(user)
     for cache in ("_perm_cache", "_user_perm_cache", "_group_perm_cache"):

@@ -23,7 +23,7 @@ from mcp_serving.security.resource_metadata import WELL_KNOWN
 from mcp_serving.sessions.limits import Limits
 from mcp_serving.sessions.manager import Sessions
 from mcp_serving.sessions.resumable_events import SessionEvents
-from mcp_serving.threads import thread_of_its_own
+from mcp_serving.threads import async_orm_thread
 from mcp_serving.web_servers.middleware import RequestTrackingMiddleware, wire_of
 from mcp_serving.web_servers.responses import Refusal
 from mcp_serving.workers.relay import Relay
@@ -262,7 +262,7 @@ class StreamableHTTPHandler:
                 await _NOT_STARTED(scope, receive, send)
             else:
                 below = {**scope, "root_path": _root_path(scope["path"], route)}
-                async with thread_of_its_own():
+                async with async_orm_thread():
                     await mounted.app(below, receive, send)
 
         await self._serve_openly(partial(self.access.serve_anybody, serve), scope, receive, send)

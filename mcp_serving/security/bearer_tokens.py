@@ -16,7 +16,7 @@ from pydantic import AnyHttpUrl, ValidationError
 from starlette.authentication import AuthCredentials
 
 from mcp_serving.logs import escaped_lines
-from mcp_serving.threads import DjangoThreads, thread_of_its_own
+from mcp_serving.threads import DjangoThreads, async_orm_thread
 
 if TYPE_CHECKING:
     from mcp.server.auth.provider import AccessToken, TokenVerifier
@@ -97,7 +97,7 @@ class BearerTokens:
         failed = False
         for verifier in self._verifiers:
             try:
-                async with thread_of_its_own():  # for the async ORM, in the verifier too
+                async with async_orm_thread():  # for the async ORM, in the verifier too
                     if (caller := await self._verified(verifier, text, resource)) is not None:
                         return caller
             except Exception:

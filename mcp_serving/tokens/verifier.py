@@ -10,7 +10,7 @@ from django.core.exceptions import ImproperlyConfigured
 from mcp.server.auth.provider import AccessToken, TokenVerifier
 from pydantic import Field, PrivateAttr
 
-from mcp_serving.threads import InPool
+from mcp_serving.threads import PooledSyncToAsync
 
 if TYPE_CHECKING:
     from django.contrib.auth.models import AbstractBaseUser
@@ -50,7 +50,9 @@ class UserTokenVerifier(TokenVerifier):
         Raises:
             django.db.Error: the query failed.
         """
-        found: AccessToken | None = await InPool(_look_up, thread_sensitive=False, executor=self._pool)(token)
+        found: AccessToken | None = await PooledSyncToAsync(_look_up, thread_sensitive=False, executor=self._pool)(
+            token
+        )
         return found
 
     async def user_for_token(self, token: AccessToken) -> AbstractBaseUser | None:

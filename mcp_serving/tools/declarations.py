@@ -1,4 +1,7 @@
-"""What ``MCPServer`` and ``Registry`` both insist on, so that a mistake is found where it was made; without the SDK."""
+"""Checks of a declaration that ``MCPServer`` and ``Registry`` share; the SDK is not imported.
+
+Both raise a mistake at the decorator, where the developer can see it.
+"""
 
 from __future__ import annotations
 
@@ -11,71 +14,89 @@ if TYPE_CHECKING:
 Permission: TypeAlias = "str | Iterable[str] | Callable[[Any], Any]"
 """``"app.codename"``, several of these, or a callable (sync or async) that is given the user."""
 
-Asked: TypeAlias = "tuple[str, ...] | Callable[[Any], Any]"
-"""A permission that was checked."""
+ValidPermission: TypeAlias = "tuple[str, ...] | Callable[[Any], Any]"
+"""The result of ``validate_permission``."""
 
 
-def checked(name: str, permission: Permission | None) -> Asked | None:
-    """What ``name`` asks of its users; None where it asks for nothing.
+def validate_permission(name: str, permission: Permission | None) -> ValidPermission | None:
+    """The permission in one form; None if every user may use ``name``.
 
     Raises:
-        ValueError: a permission is not of the form ``app.codename``, or there is none in a list of them.
+        ValueError: a permission is not of the form ``app.codename``, or the list of permissions is empty.
     """
     if permission is None or callable(permission):
         return permission
-    names = (permission,) if isinstance(permission, str) else tuple(permission)
-    if not names:
-        raise ValueError(f"{name!r} asks for an empty list of permissions: leave permission out, or name one.")
-    for each in names:
+    permissions = (permission,) if isinstance(permission, str) else tuple(permission)
+    if not permissions:
+        raise ValueError(f"{name!r} has permission=[]: leave permission out, or name at least one permission.")
+    for each in permissions:
         app, _, codename = each.partition(".") if isinstance(each, str) else ("", "", "")
         if not (app and codename):
-            raise ValueError(f"{name!r} asks for the permission {each!r}, which is not of the form 'app.codename'.")
-    return names
+            raise ValueError(f"{name!r} has the permission {each!r}, which is not of the form 'app.codename'.")
+    return permissions
 
 
-def must_be_called(name: object, decorator: str) -> None:
-    """Refuse ``@server.tool``, which hands the function over as a name."""
+def check_is_called(name: object, decorator: str) -> None:
+    """Refuse ``@server.tool`` without parentheses, which passes the function as the name.
+
+    Raises:
+        TypeError: the name is a function.
+    """
     if callable(name):
         example = "'shop://orders'" if decorator == "resource" else ""
         raise TypeError(f"Write @{decorator}({example}), not @{decorator}: the decorator has to be called.")
 
 
-def must_be_uri(uri: str) -> None:
-    """Refuse what is no URI template.
+def check_uri_template(uri: str) -> None:
+    """Refuse an invalid URI template.
 
     Raises:
         ValueError: says what is wrong with it.
     """
-    # The SDK is loaded where there are resources, by which time the server is wanted anyway.
+    # Only a resource imports the SDK: a Registry of tools alone is imported without it.
     from mcp.shared.uri_template import UriTemplate
 
     UriTemplate.parse(uri)
 
 
 def name_of(function: Callable[..., Any], name: str | None, kind: str) -> str:
-    """What a tool or prompt is called: the name that was given, else the function's."""
-    called = name or getattr(function, "__name__", None)
-    if called is None:
-        raise ValueError(f"{function!r} has no __name__ to call the {kind} by: give it one, @{kind}('its_name').")
-    return str(called)
+    """The name of a tool or prompt: the given name, or else the function's.
+
+    Raises:
+        ValueError: there is neither.
+    """
+    found = name or getattr(function, "__name__", None)
+    if found is None:
+        raise ValueError(f"{function!r} has no __name__ that could name the {kind}: write @{kind}('its_name').")
+    return str(found)
 
 
-def must_only_read(name: str, annotations: ToolAnnotations | None) -> None:
+def check_read_annotations(name: str, annotations: ToolAnnotations | None) -> None:
+    """Refuse annotations that contradict a read tool.
+
+    Raises:
+        ValueError: they do not say that the tool only reads.
+    """
     if annotations is not None and (annotations.read_only_hint is not True or annotations.destructive_hint):
         raise ValueError(
-            f"The read tool {name!r} has read_only_hint={annotations.read_only_hint} and "
-            f"destructive_hint={annotations.destructive_hint} in its annotations: they have to say "
-            "read_only_hint=True and nothing of destruction, or it has to be a write_tool."
+            f"The annotations of the read tool {name!r} have read_only_hint={annotations.read_only_hint} and "
+            f"destructive_hint={annotations.destructive_hint}: set read_only_hint=True and leave destructive_hint "
+            "out, or use write_tool."
         )
 
 
-def must_write(name: str, annotations: ToolAnnotations | None) -> None:
+def check_write_annotations(name: str, annotations: ToolAnnotations | None) -> None:
+    """Refuse annotations that contradict a write tool.
+
+    Raises:
+        ValueError: they say that the tool only reads.
+    """
     if annotations is not None and annotations.read_only_hint:
         raise ValueError(
-            f"The write tool {name!r} has read_only_hint=True in its annotations: leave that out, or make it a "
-            "read_tool."
+            f"The annotations of the write tool {name!r} have read_only_hint=True: leave it out, or use read_tool."
         )
 
 
-def taken(kind: str, name: str) -> str:
+def already_declared(kind: str, name: str) -> str:
+    """The error message for a name that is used twice."""
     return f"There is a {kind} {name!r} already: give one of the two another name."

@@ -10,67 +10,73 @@ from django.core.exceptions import PermissionDenied
 
 from mcp_serving import current_request
 from mcp_serving.threads import DjangoThreads
-from mcp_serving.tools.declarations import Asked
-from mcp_serving.users import get_user, is_of_the_process
+from mcp_serving.tools.declarations import ValidPermission
+from mcp_serving.users import get_user, is_user_of_process
 
 logger = logging.getLogger(__name__)
 
 
 class Permissions:
-    """What each name of one kind asks of the user; a name that asks nothing is for everybody."""
+    """The permissions that the tools, the resources or the prompts of one server require.
+
+    Args:
+        threads: in which users and permissions are looked up.
+    """
 
     def __init__(self, threads: DjangoThreads) -> None:
         self._threads = threads
-        self._asked: dict[str, Asked] = {}
+        self._required: dict[str, ValidPermission] = {}
 
-    def ask(self, name: str, asked: Asked | None) -> None:
-        """Ask for ``asked`` from now on, where it is not None."""
-        if asked is not None:
-            self._asked[name] = asked
+    def require(self, name: str, permission: ValidPermission | None) -> None:
+        """Allow ``name`` only to users with this permission; with None, to everybody."""
+        if permission is not None:
+            self._required[name] = permission
 
-    def forget(self, name: str) -> None:
-        self._asked.pop(name, None)
+    def remove(self, name: str) -> None:
+        self._required.pop(name, None)
 
-    def asked(self, name: str) -> Asked | None:
-        return self._asked.get(name)
+    def required(self, name: str) -> ValidPermission | None:
+        """The permission that ``name`` requires."""
+        return self._required.get(name)
 
     def __contains__(self, name: str) -> bool:
-        return name in self._asked
+        """Whether ``name`` requires a permission."""
+        return name in self._required
 
     async def allow(self, name: str) -> bool:
-        """Whether the user of the request that is being handled may; yes where no request is."""
+        """Whether the user of the current request may use ``name``; outside of a request, yes."""
         return name in await self.allowed([name])
 
     async def allowed(self, names: Iterable[str]) -> set[str]:
-        """Those of the names that the user may use, found in one go: users cost queries."""
+        """The names that the user may use. All are looked up together, because users cost queries."""
         names = set(names)
-        asking = {name: self._asked[name] for name in names if name in self._asked}
-        if not asking or current_request.get().mcp_context is None:
+        required = {name: self._required[name] for name in names if name in self._required}
+        if not required or current_request.get().mcp_context is None:
             return names
         # By identity: a callable need not be hashable.
-        verdicts = await self._verdicts({id(asked): asked for asked in asking.values()})
-        return {name for name in names if name not in asking or verdicts[id(asking[name])]}
+        granted = await self._granted({id(permission): permission for permission in required.values()})
+        return {name for name in names if name not in required or granted[id(required[name])]}
 
-    async def _verdicts(self, asked: dict[int, Asked]) -> dict[int, bool]:
+    async def _granted(self, permissions: dict[int, ValidPermission]) -> dict[int, bool]:
         user: Any = get_user()
-        named = {key: each for key, each in asked.items() if not callable(each)}
-        verdicts: dict[int, bool] = {}
-        if named or is_of_the_process(user):
+        named = {key: each for key, each in permissions.items() if not callable(each)}
+        granted: dict[int, bool] = {}
+        if named or is_user_of_process(user):
             try:
-                user, verdicts = await self._threads.look_up(_has_perms, user, named)
+                user, granted = await self._threads.look_up(_has_perms, user, named)
             except Exception:
                 _log_as_refused()
-                return dict.fromkeys(asked, False)
-        # Django's backends say no to an inactive user; a callable might not.
+                return dict.fromkeys(permissions, False)
+        # Django's backends refuse an inactive user; a callable might not.
         if user is None or (user.is_authenticated and not user.is_active):
-            return dict.fromkeys(asked, False)
-        for key, each in asked.items():
+            return dict.fromkeys(permissions, False)
+        for key, each in permissions.items():
             if callable(each):
-                verdicts[key] = await self._verdict(each, user)
-        return verdicts
+                granted[key] = await self._is_granted(each, user)
+        return granted
 
-    async def _verdict(self, permission: Callable[[Any], Any], user: Any) -> bool:
-        """What a callable says; one that fails says no, and tells the client nothing."""
+    async def _is_granted(self, permission: Callable[[Any], Any], user: Any) -> bool:
+        """The result of a callable; if it raises, the permission is refused and the client learns nothing."""
         try:
             return bool(await self._threads.look_up(permission, user))
         except PermissionDenied:
@@ -80,11 +86,11 @@ class Permissions:
             return False
 
 
-def _has_perms(user: Any, asked: dict[int, tuple[str, ...]]) -> tuple[Any, dict[int, bool]]:
-    """The user as the database knows them now, None if it no longer does; and what they may."""
-    if is_of_the_process(user):
+def _has_perms(user: Any, permissions: dict[int, tuple[str, ...]]) -> tuple[Any, dict[int, bool]]:
+    """The user as the database knows them now (None if deleted), and which permissions they have."""
+    if is_user_of_process(user):
         user = user._meta.default_manager.filter(pk=user.pk).first()
-    return user, {key: _has_all(user, names) for key, names in asked.items()}
+    return user, {key: _has_all(user, names) for key, names in permissions.items()}
 
 
 def _has_all(user: Any, names: tuple[str, ...]) -> bool:
@@ -93,10 +99,10 @@ def _has_all(user: Any, names: tuple[str, ...]) -> bool:
         return False
     try:
         return bool(has_perms(names))
-    except Exception:  # of a backend: what else there is stays as it is
+    except Exception:  # of a backend: the other permissions are still looked up
         _log_as_refused()
         return False
 
 
 def _log_as_refused() -> None:
-    logger.exception("A permission could not be found out; it counts as refused.")
+    logger.exception("A permission could not be looked up; it is refused.")

@@ -1,4 +1,4 @@
-"""What a write tool asks the user: read and checked where the tool is declared, without the SDK."""
+"""The question of a write tool, checked where the tool is declared; the SDK is not imported."""
 
 from __future__ import annotations
 
@@ -11,59 +11,61 @@ Confirm: TypeAlias = "str | Callable[..., Any]"
 """A format string over the tool's arguments, or a callable (sync or async) that takes some of them by name."""
 
 
-# Parameters that the gate adds to a tool; the SDK fills them, clients do not see them.
-ASKABLE = "askable_"
+# Parameters that are added to a write tool. The SDK fills them; clients do not see them.
+CAN_ASK = "can_ask_"
 ANSWER = "confirmation_"
 
 
-def must_stand_behind_a_gate(function: Callable[..., Any], name: str, confirm: Confirm) -> None:
-    """Refuse a write tool that cannot ask its question.
+def check_write_tool(function: Callable[..., Any], name: str, confirm: Confirm) -> None:
+    """Refuse a write tool that could not ask its question.
 
     Raises:
         TypeError: the question is neither text nor callable.
-        ValueError: it speaks of an argument that the tool does not have, or the tool has one that is not
-            given by its name, or that is called like one of the gate's.
+        ValueError: the question names an argument that the tool does not have. Or the tool has an argument that
+            cannot be passed by name, or whose name is reserved.
     """
     tool = inspect.signature(function)
     for parameter in tool.parameters.values():
-        if parameter.name in (ASKABLE, ANSWER):
+        if parameter.name in (CAN_ASK, ANSWER):
             raise ValueError(
-                f"The gate of tool {name!r} needs the name {parameter.name!r} itself: rename the argument."
+                f"Write tool {name!r} has the argument {parameter.name!r}, a reserved name: rename the argument."
             )
         if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             raise ValueError(
-                f"Tool {name!r} has the parameter {str(parameter)!r}, which is {parameter.kind.description}: a tool "
-                "that asks first is given each of its arguments by name."
+                f"Write tool {name!r} has the parameter {str(parameter)!r}, which is {parameter.kind.description}: "
+                "a write tool takes each argument by its name."
             )
-    spoken_of(tool, name, confirm)
+    arguments_in_question(tool, name, confirm)
 
 
-def spoken_of(tool: inspect.Signature, name: str, confirm: Confirm) -> list[str]:
-    """The arguments that the question of a tool speaks of, once each.
+def arguments_in_question(tool: inspect.Signature, name: str, confirm: Confirm) -> list[str]:
+    """The arguments of the tool that its question uses, once each.
 
     Raises:
         TypeError: the question is neither text nor callable.
-        ValueError: it speaks of an argument that the tool does not have.
+        ValueError: the question uses an argument that the tool does not have.
     """
     if callable(confirm):
-        wanted = list(_parameters_to_fill(confirm, tool))
+        used = list(_parameters_to_fill(confirm, tool))
     elif isinstance(confirm, str):
         try:
-            wanted = list(_fields(confirm))
+            used = list(_fields(confirm))
         except ValueError as error:
-            raise ValueError(f"The question of tool {name!r} is no format string: {error} in {confirm!r}.") from error
+            raise ValueError(
+                f"The question of tool {name!r} is not a format string: {error} in {confirm!r}."
+            ) from error
     else:
         raise TypeError(
             f"The question of tool {name!r} is {confirm!r}: confirm has to be a format string such as "
             "'Cancel order {number}?', or a callable that returns the text."
         )
-    unknown = [each for each in wanted if each not in tool.parameters]
+    unknown = [each for each in used if each not in tool.parameters]
     if unknown:
         raise ValueError(
-            f"The question of tool {name!r} speaks of {', '.join(map(repr, unknown))}, "
-            f"but its arguments are {', '.join(map(repr, tool.parameters)) or 'none'}."
+            f"The question of tool {name!r} uses {', '.join(map(repr, unknown))}, "
+            f"but the tool's arguments are {', '.join(map(repr, tool.parameters)) or 'none'}."
         )
-    return list(dict.fromkeys(wanted))
+    return list(dict.fromkeys(used))
 
 
 def _parameters_to_fill(confirm: Callable[..., Any], tool: inspect.Signature) -> Iterator[str]:

@@ -1,3 +1,5 @@
+"""``Registry``: the declarations of a reusable app, for servers to include."""
+
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -6,15 +8,15 @@ from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack
 
 from mcp_serving.tools.declarations import (
     Permission,
-    checked,
-    must_be_called,
-    must_be_uri,
-    must_only_read,
-    must_write,
+    already_declared,
+    check_is_called,
+    check_read_annotations,
+    check_uri_template,
+    check_write_annotations,
     name_of,
-    taken,
+    validate_permission,
 )
-from mcp_serving.tools.question import Confirm, must_stand_behind_a_gate
+from mcp_serving.tools.question import Confirm, check_write_tool
 
 if TYPE_CHECKING:
     from mcp.server.mcpserver.resources import ResourceSecurity
@@ -24,7 +26,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class ToolOptions(TypedDict, total=False):
-    """What the SDK's ``tool`` takes beside a name and annotations."""
+    """The options of the SDK's ``tool`` other than its name and annotations."""
 
     title: str | None
     description: str | None
@@ -34,7 +36,7 @@ class ToolOptions(TypedDict, total=False):
 
 
 class ResourceOptions(TypedDict, total=False):
-    """What the SDK's ``resource`` takes beside a URI."""
+    """The options of the SDK's ``resource`` other than its URI."""
 
     name: str | None
     title: str | None
@@ -47,7 +49,7 @@ class ResourceOptions(TypedDict, total=False):
 
 
 class PromptOptions(TypedDict, total=False):
-    """What the SDK's ``prompt`` takes beside a name."""
+    """The options of the SDK's ``prompt`` other than its name."""
 
     title: str | None
     description: str | None
@@ -56,7 +58,7 @@ class PromptOptions(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class Declaration:
-    """One decorated function: which decorator, with which options."""
+    """A decorated function, the name of the decorator and its options."""
 
     decorator: str
     name: str
@@ -65,15 +67,15 @@ class Declaration:
 
     @property
     def kind(self) -> str:
-        """Within which its name is taken once: tool, resource or prompt."""
+        """Tool, resource or prompt: its name is unique within its kind."""
         return "tool" if self.decorator.endswith("tool") else self.decorator
 
 
 class Registry:
-    """Tools, resources and prompts without a server: what a reusable app offers.
+    """The tools, resources and prompts of a reusable app, which belong to no server yet.
 
-    It has the decorators of ``MCPServer``; ``MCPServer.include`` binds what they have recorded, in order,
-    in as many servers as want it.
+    It has the decorators of ``MCPServer``. ``MCPServer.include`` declares on a server what they have recorded, in
+    order; several servers may include the same registry.
 
     Example:
         >>> registry = Registry()
@@ -94,10 +96,10 @@ class Registry:
         **options: Unpack[ToolOptions],
     ) -> Callable[[F], F]:
         """See ``MCPServer.read_tool``."""
-        must_be_called(name, "read_tool")
+        check_is_called(name, "read_tool")
 
         def decorator(function: F) -> F:
-            must_only_read(name_of(function, name, "tool"), annotations)
+            check_read_annotations(name_of(function, name, "tool"), annotations)
             return self._record("read_tool", name, function, permission=permission, annotations=annotations, **options)
 
         return decorator
@@ -112,12 +114,12 @@ class Registry:
         **options: Unpack[ToolOptions],
     ) -> Callable[[F], F]:
         """See ``MCPServer.write_tool``."""
-        must_be_called(name, "write_tool")
+        check_is_called(name, "write_tool")
 
         def decorator(function: F) -> F:
-            called = name_of(function, name, "tool")
-            must_write(called, annotations)
-            must_stand_behind_a_gate(function, called, confirm)
+            tool_name = name_of(function, name, "tool")
+            check_write_annotations(tool_name, annotations)
+            check_write_tool(function, tool_name, confirm)
             return self._record(
                 "write_tool",
                 name,
@@ -139,7 +141,7 @@ class Registry:
         **options: Unpack[ToolOptions],
     ) -> Callable[[F], F]:
         """See ``MCPServer.tool``."""
-        must_be_called(name, "tool")
+        check_is_called(name, "tool")
         return lambda function: self._record(
             "tool", name, function, permission=permission, annotations=annotations, **options
         )
@@ -148,23 +150,24 @@ class Registry:
         self, uri: str, *, permission: Permission | None = None, **options: Unpack[ResourceOptions]
     ) -> Callable[[F], F]:
         """See ``MCPServer.resource``."""
-        must_be_called(uri, "resource")
-        must_be_uri(uri)
+        check_is_called(uri, "resource")
+        check_uri_template(uri)
         return lambda function: self._record("resource", uri, function, permission=permission, **options)
 
     def prompt(
         self, name: str | None = None, *, permission: Permission | None = None, **options: Unpack[PromptOptions]
     ) -> Callable[[F], F]:
         """See ``MCPServer.prompt``."""
-        must_be_called(name, "prompt")
+        check_is_called(name, "prompt")
         return lambda function: self._record("prompt", name, function, permission=permission, **options)
 
     def _record(
         self, decorator: str, name: str | None, function: F, /, *, permission: Permission | None, **options: Any
     ) -> F:
-        called = name_of(function, name, decorator)
-        declaration = Declaration(decorator, called, function, {"permission": checked(called, permission), **options})
-        if any((other.kind, other.name) == (declaration.kind, called) for other in self.declarations):
-            raise ValueError(taken(declaration.kind, called))
+        name = name_of(function, name, decorator)
+        options["permission"] = validate_permission(name, permission)
+        declaration = Declaration(decorator, name, function, options)
+        if any((other.kind, other.name) == (declaration.kind, name) for other in self.declarations):
+            raise ValueError(already_declared(declaration.kind, name))
         self.declarations.append(declaration)
         return function

@@ -1,4 +1,4 @@
-"""The state of a question in several round trips, sealed so that any worker of this project can open it."""
+"""The state of a question that takes several round trips, encrypted so that every worker can decrypt it."""
 
 from __future__ import annotations
 
@@ -34,17 +34,20 @@ _SALT = "mcp_serving.request_state"
 
 
 def security(given: RequestStateSecurity | None, audience: str) -> RequestStateSecurity:
-    """What the SDK is to seal with: the keys of this project, unless the server brings its own policy.
+    """The SDK's policy for request state: with keys of this project, unless the server brings its own policy.
 
-    In either case an answer counts once, and for the Django user who was asked alone.
+    In both cases an answer counts once, and only from the Django user who was asked.
     """
     if given is None:
         given = RequestStateSecurity(codec=SecretKeyCodec(), ttl=LIFETIME, audience=audience)
-    theirs = given.bind_principal
+    given_principal = given.bind_principal
 
     def bind_principal(ctx: ServerRequestContext[Any, Any]) -> str | None:
         user = logged_in_user()
-        parts = [theirs(ctx) if theirs is not None else None, None if user is None else str(user.pk)]
+        parts = [
+            given_principal(ctx) if given_principal is not None else None,
+            None if user is None else str(user.pk),
+        ]
         return repr(parts) if any(part is not None for part in parts) else None
 
     return RequestStateSecurity(
@@ -56,11 +59,11 @@ def security(given: RequestStateSecurity | None, audience: str) -> RequestStateS
 
 
 class SecretKeyCodec:
-    """Seals with a key derived from ``SECRET_KEY``; opens what an older key of ``SECRET_KEY_FALLBACKS`` sealed."""
+    """Encrypts with a key derived from ``SECRET_KEY``; decrypts also with keys of ``SECRET_KEY_FALLBACKS``."""
 
     @cached_property
     def _codec(self) -> AESGCMRequestStateCodec:
-        # When it is first used, not when the server is made: that may be before the settings are there.
+        # Made at the first use: a server may be made before the settings are configured.
         secrets = [settings.SECRET_KEY, *settings.SECRET_KEY_FALLBACKS]
         keys = [salted_hmac(_SALT, "", secret=secret, algorithm="sha256").digest() for secret in secrets]
         return AESGCMRequestStateCodec(list(dict.fromkeys(keys)))
@@ -74,13 +77,14 @@ class SecretKeyCodec:
 
 @dataclass
 class Round:
-    """One round trip of a call that may ask something. A call is the same one in all of its rounds."""
+    """A round trip of a tool call that may ask questions. All round trips of a call have the same ``call``."""
 
     call: str = field(default_factory=lambda: os.urandom(16).hex())
     asked_at: float | None = None
-    """When the call first asked the user."""
+    """When the call first asked the user, in seconds since the epoch."""
     asked_about: dict[str, str] = field(default_factory=dict)
-    """The arguments, as a digest, that each tool asked about: not those of the request where a tool calls another."""
+    """The digest of the arguments that each tool asked about. If one tool calls another, these are not the arguments
+    of the request."""
     lifetime: float = LIFETIME
     brings_answers: bool = False
 
@@ -90,17 +94,17 @@ class Round:
 
 
 _used: dict[str, float] = {}
-"""Calls that were answered, and until when that matters. Beside the cache, which may forget any entry."""
+"""The calls whose answer was used, and until when it must be remembered. The cache also has them, but may evict any."""
 
 _using = threading.Lock()
-"""For ``_used``: several event loops may share it, each in a thread of its own."""
+"""For ``_used``: event loops in several threads may share it."""
 
 
 class OneCallCodec:
-    """A codec that writes into each token which call it belongs to, and refuses calls that began too long ago.
+    """A codec that writes the call into each token, and refuses a call that began more than ``lifetime`` seconds ago.
 
-    A token alone says nothing of that: each round trip has its own, with an expiry of its own, so that one
-    answer could be made to yield any number of them.
+    A token of the SDK does not name its call, and each round trip has a token with an expiry of its own. So the
+    same answer could be used any number of times.
     """
 
     def __init__(self, codec: RequestStateCodec, lifetime: float) -> None:
@@ -132,57 +136,57 @@ def current_round() -> Round:
 
 
 def _digest() -> str:
-    """What the tool that runs is called with. Made where a tool asks: most do not."""
+    """A digest of the arguments of the running tool. It is computed only when a tool asks; most tools do not."""
     text = json.dumps(current_request.get().tool_arguments, sort_keys=True, default=repr)
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def ask_about(tool: str) -> None:
-    """The tool asks the user about the arguments that it is called with, or finds out what was answered.
+    """Record that the running tool asks the user about its arguments, or compare them with the recorded ones.
 
     Raises:
-        ToolError: it is another tool's call now, with other arguments than the user was asked about.
+        ToolError: the user was asked about other arguments. The tool was called by another tool, in a new way.
     """
-    now, called_with = current_round(), _digest()
+    now, digest = current_round(), _digest()
     if not now.brings_answers or tool not in now.asked_about:
         now.asked_at = now.asked_at if now.brings_answers else time.time()
-        now.asked_about[tool] = called_with
-    elif now.asked_about[tool] != called_with:
+        now.asked_about[tool] = digest
+    elif now.asked_about[tool] != digest:
         raise ToolError(
             f"The user was asked about other arguments of {tool} than it is called with now: nothing was done."
         )
 
 
-async def use_up(tool: str, threads: DjangoThreads) -> None:
-    """Take the answer that this request brings: once, and not too late.
+async def use_answer(tool: str, threads: DjangoThreads) -> None:
+    """Use the answer that this request brings: once, and in time.
 
-    A client that repeats its request must not have the tool run again. What was used is remembered here, and
-    in Django's default cache, so that workers that share a cache share this too.
+    If a client repeats its request, the tool must not run again. Used answers are remembered in this process and in
+    Django's default cache, so that workers with a common cache know them, too.
 
     Raises:
-        ToolError: it was answered before, or too late.
+        ToolError: the answer was used before, or came too late.
     """
     now = current_round()
-    if now.expired:  # a client up to 2025-11-25 answers while the call waits, and may take as long as it likes
+    if now.expired:  # a client up to 2025-11-25 answers while the call waits, at any time
         raise ToolError(
             f"The user took more than {now.lifetime / 60:g} minutes to answer: {tool} did nothing. "
             "To ask again, call it anew."
         )
-    # Asked and answered within one request, as those clients do, there is nothing that could be repeated.
-    if now.brings_answers and not await _is_first(now, threads):
+    # Clients up to 2025-11-25 are asked and answer within one request, which cannot be repeated.
+    if now.brings_answers and not await _is_first_use(now, threads):
         raise ToolError(
             f"This question about {tool} was answered before, and an answer counts once: nothing was done now. "
             "To ask the user again, call it anew."
         )
 
 
-async def _is_first(answered: Round, threads: DjangoThreads) -> bool:
-    moment = time.time()
+async def _is_first_use(answered: Round, threads: DjangoThreads) -> bool:
+    now = time.time()
     with _using:
-        for call in [call for call, until in _used.items() if until < moment]:
+        for call in [call for call, until in _used.items() if until < now]:
             del _used[call]
         if answered.call in _used:
             return False
-        _used[answered.call] = moment + answered.lifetime
+        _used[answered.call] = now + answered.lifetime
     added: bool = await threads.look_up(cache.add, f"{_SALT}:{answered.call}", True, answered.lifetime)
     return added

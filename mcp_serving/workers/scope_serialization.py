@@ -13,7 +13,7 @@ from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
 from mcp.server.auth.provider import AccessToken
 from starlette.authentication import AuthCredentials
 
-from mcp_serving.threads import thread_of_its_own
+from mcp_serving.threads import async_orm_thread
 
 if TYPE_CHECKING:
     from starlette.types import Scope
@@ -83,7 +83,7 @@ async def deserialize(serialized: dict[str, Any]) -> Scope:
 
 async def _user(label: str, key: str) -> Any:
     model: Any = apps.get_model(label)
-    async with thread_of_its_own():
+    async with async_orm_thread():
         try:
             return await model._base_manager.aget(pk=key)
         except model.DoesNotExist:

@@ -107,7 +107,7 @@ async def call_side_by_side(client: Client, calls: list[Call], wait: bool = Fals
 
 @pytest.mark.parametrize("mode", ["auto", "legacy"])
 @pytest.mark.parametrize("transport", TRANSPORTS)
-def test_slow_queries_of_every_kind_of_handler_run_side_by_side(
+def test_slow_queries_of_every_kind_of_function_run_concurrently(
     postgres: PostgreSQL, transport: str, mode: str
 ) -> None:
     env = postgres.env() | {"TEST_MAX_THREADS": str(len(SYNC) + 1)}
@@ -155,7 +155,7 @@ async def fill_the_threads(postgres: PostgreSQL, client: Client) -> None:
             await postgres.held_up(MAX_THREADS)
 
 
-def test_a_call_uses_the_connection_that_an_earlier_one_kept(postgres: PostgreSQL) -> None:
+def test_a_call_uses_the_connection_that_an_earlier_call_kept(postgres: PostgreSQL) -> None:
     async def run() -> None:
         env = postgres.env(CONN_MAX_AGE=60) | {"TEST_MAX_THREADS": "1"}
         async with client_of("stdio", env) as client:
@@ -452,7 +452,7 @@ def test_the_user_of_a_token_is_found_after_the_database_has_ended_every_connect
 
 
 @pytest.mark.parametrize("path", ["/by-token", "/by-token-async"])
-def test_a_slow_lookup_of_a_user_holds_up_nobody_else(postgres: PostgreSQL, path: str) -> None:
+def test_a_slow_lookup_of_a_user_delays_no_other_request(postgres: PostgreSQL, path: str) -> None:
     with serving_http(env=postgres.env()) as (_, address), ThreadPoolExecutor(5) as clients:
         with postgres.latched():
             slow = [clients.submit(called_with, address, path, "slow") for _ in range(5)]
@@ -465,7 +465,7 @@ def test_a_slow_lookup_of_a_user_holds_up_nobody_else(postgres: PostgreSQL, path
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
-def test_a_handler_that_uses_no_database_makes_no_hop_between_threads(postgres: PostgreSQL, transport: str) -> None:
+def test_an_async_function_that_uses_no_database_starts_no_thread(postgres: PostgreSQL, transport: str) -> None:
     async def run() -> None:
         async with client_of(transport, postgres.env()) as client:
 

@@ -114,9 +114,9 @@ CALLABLES = {
 
 
 @pytest.mark.parametrize("function", CALLABLES.values(), ids=CALLABLES)
-@pytest.mark.parametrize("gated", [False, True])
-def test_any_callable_can_be_a_tool(function: Any, gated: bool, server: MCPServer[Any]) -> None:
-    if gated:
+@pytest.mark.parametrize("write", [False, True])
+def test_any_callable_can_be_a_tool(function: Any, write: bool, server: MCPServer[Any]) -> None:
+    if write:
         server.write_tool("count", confirm="Count?")(function)
     else:
         server.add_tool(function, "count")
@@ -132,14 +132,14 @@ def test_a_partial_is_described_by_its_function(server: MCPServer[Any]) -> None:
     assert [tool.description for tool in anyio.run(server.list_tools)] == ["Adds.", "Counts."]
 
 
-def test_what_has_no_name_needs_one(server: MCPServer[Any]) -> None:
-    with pytest.raises(ValueError, match="has no __name__ to call the tool by"):
+def test_a_callable_without_a_name_needs_a_given_name(server: MCPServer[Any]) -> None:
+    with pytest.raises(ValueError, match="has no __name__ that could name the tool"):
         server.tool()(functools.partial(add, 1))
-    with pytest.raises(ValueError, match="has no __name__ to call the prompt by"):
+    with pytest.raises(ValueError, match="has no __name__ that could name the prompt"):
         server.prompt()(functools.partial(add, 1))
 
 
-def test_hints_that_are_not_there_at_run_time_are_an_error_that_names_the_tool(server: MCPServer[Any]) -> None:
+def test_type_hints_that_cannot_be_read_at_run_time_are_an_error_that_names_the_tool(server: MCPServer[Any]) -> None:
     for declare in (server.tool("t"), server.write_tool("t", confirm="?"), server.prompt("t")):
         with pytest.raises(InvalidSignature, match=r"type hints of 't' cannot be read at run time: .*Decimal"):
             declare(postponed.for_type_checkers_only)
@@ -275,7 +275,7 @@ def test_extensions_and_the_low_level_server_work() -> None:
     assert list(sdk.low_level(server).extensions) == ["com.example/weather"]
 
 
-def test_tools_and_resources_may_be_given_to_the_constructor_and_taken_away() -> None:
+def test_tools_and_resources_of_the_constructor_can_be_removed() -> None:
     def base(b: int) -> int:
         return b
 
@@ -372,7 +372,7 @@ def test_positional_arguments_are_those_of_the_sdks_class() -> None:
         assert (made.name, made.title, made.instructions, made.version) == ("name", "Title", "Instructions", "1.2")
 
 
-def test_a_request_state_policy_of_the_servers_own_still_makes_an_answer_count_once() -> None:
+def test_with_a_request_state_policy_of_the_project_an_answer_counts_once() -> None:
     server = MCPServer("server", request_state_security=RequestStateSecurity(keys=["k" * 32], audience="a", ttl=60))
     server.write_tool(confirm="Add?")(add)
     assert call(server, "add", a=1, b=2) == {"result": 3}
@@ -403,7 +403,7 @@ print("root handlers:", len(logging.getLogger().handlers))
     [("mcp.server.mcpserver", 1, 2), ("mcp_serving.tools.server", 0, 1)],
     ids=["the SDK's class", "ours"],
 )
-def test_ours_leaves_logging_alone_where_the_sdks_doubles_each_line(module: str, handlers: int, lines: int) -> None:
+def test_our_server_adds_no_root_log_handler_but_the_sdks_does(module: str, handlers: int, lines: int) -> None:
     done = subprocess.run(
         [sys.executable, "-c", LOGGING.replace("MODULE", module)], cwd=ROOT, capture_output=True, text=True, check=True
     )
@@ -414,7 +414,7 @@ def test_ours_leaves_logging_alone_where_the_sdks_doubles_each_line(module: str,
 # Names, decorators, annotations
 
 
-def test_a_name_that_is_taken_is_an_error_and_nothing_is_overwritten(server: MCPServer[Any]) -> None:
+def test_declaring_a_name_twice_is_an_error_and_overwrites_nothing(server: MCPServer[Any]) -> None:
     declarations: list[Any] = [
         server.tool("one"),
         server.read_tool("one"),
@@ -436,7 +436,7 @@ def test_a_name_that_is_taken_is_an_error_and_nothing_is_overwritten(server: MCP
         with pytest.raises(ValueError, match=r"There is a (tool|resource|prompt) '.*one.*' already"):
             declare(template)
     assert call(server, "one") == {"result": "first"}
-    assert server.gated_tools == []
+    assert server.write_tools == []
 
 
 def test_a_decorator_that_is_not_called_is_a_type_error(server: MCPServer[Any]) -> None:
@@ -447,7 +447,7 @@ def test_a_decorator_that_is_not_called_is_a_type_error(server: MCPServer[Any]) 
                 getattr(owner, decorator)(add, **arguments)
 
 
-def test_read_tools_are_annotated_as_such_and_write_tools_too(server: MCPServer[Any]) -> None:
+def test_read_tools_and_write_tools_have_annotations_that_say_so(server: MCPServer[Any]) -> None:
     server.read_tool("read")(add)
     server.write_tool("write", confirm="?")(add)
     server.read_tool("open", annotations=ToolAnnotations(read_only_hint=True, open_world_hint=True))(add)
@@ -468,17 +468,17 @@ def test_read_tools_are_annotated_as_such_and_write_tools_too(server: MCPServer[
 @pytest.mark.parametrize("owner", [MCPServer("server"), Registry()], ids=["server", "registry"])
 def test_annotations_that_contradict_the_decorator_are_an_error_that_names_the_tool(owner: Any) -> None:
     for wrong in (ToolAnnotations(read_only_hint=False), ToolAnnotations(read_only_hint=True, destructive_hint=True)):
-        with pytest.raises(ValueError, match="The read tool 'add' has read_only_hint="):
+        with pytest.raises(ValueError, match="annotations of the read tool 'add' have read_only_hint="):
             owner.read_tool(annotations=wrong)(add)
-    with pytest.raises(ValueError, match="The read tool 'add' has read_only_hint=None"):
+    with pytest.raises(ValueError, match="annotations of the read tool 'add' have read_only_hint=None"):
         owner.read_tool(annotations=ToolAnnotations(title="x"))(add)
-    with pytest.raises(ValueError, match="The write tool 'add' has read_only_hint=True"):
+    with pytest.raises(ValueError, match="annotations of the write tool 'add' have read_only_hint=True"):
         owner.write_tool(confirm="?", annotations=ToolAnnotations(read_only_hint=True))(add)
 
 
 @pytest.mark.parametrize("permission", ["view_user", "auth.", "", ["auth.view_user", "x"], []])
-def test_a_permission_that_can_be_none_is_an_error_that_names_the_tool(permission: Any, server: MCPServer[Any]) -> None:
-    with pytest.raises(ValueError, match="'add' asks for"):
+def test_an_invalid_permission_is_an_error_that_names_the_tool(permission: Any, server: MCPServer[Any]) -> None:
+    with pytest.raises(ValueError, match=r"'add' has (the )?permission"):
         server.tool(permission=permission)(add)
     server.tool(permission="auth.view_user")(add)  # and the name is still free
 
@@ -525,19 +525,19 @@ async def names(server: MCPServer[Any]) -> list[list[str]]:
     ]
 
 
-def test_a_registry_is_bound_in_order_in_as_many_servers_as_want_it() -> None:
+def test_several_servers_include_a_registry_in_order() -> None:
     zoo = registry()
     whole, reading = MCPServer("whole"), MCPServer("reading")
     whole.include(zoo)
     reading.include(zoo, write=False, prefix="zoo_")
     assert anyio.run(names, whole) == [["zebra", "act", "ant"], ["zoo://all"], ["zoo://{name}"], ["feed"]]
     assert anyio.run(names, reading) == [["zoo_zebra", "zoo_ant"], ["zoo://all"], ["zoo://{name}"], ["zoo_feed"]]
-    assert (whole.gated_tools, reading.gated_tools) == (["act"], [])
+    assert (whole.write_tools, reading.write_tools) == (["act"], [])
     assert call(whole, "act", what="it") == {"result": "it"}
     assert call(reading, "zoo_zebra") == {"result": "zebra"}
 
 
-def test_a_registry_binds_all_or_nothing_where_a_name_is_taken() -> None:
+def test_a_registry_is_included_whole_or_not_at_all() -> None:
     server = MCPServer("server")
     server.tool("ant")(add)
     with pytest.raises(ValueError, match="There is a tool 'ant' already: give one of the two another name"):
@@ -548,7 +548,7 @@ def test_a_registry_binds_all_or_nothing_where_a_name_is_taken() -> None:
         server.include(registry(), prefix="b_")
 
 
-def test_a_name_taken_twice_in_a_registry_is_found_where_it_is_declared() -> None:
+def test_declaring_a_name_twice_in_a_registry_is_an_error_at_the_decorator() -> None:
     zoo = registry()
     with pytest.raises(ValueError, match="There is a tool 'ant' already"):
         zoo.read_tool("ant")(add)
@@ -557,16 +557,16 @@ def test_a_name_taken_twice_in_a_registry_is_found_where_it_is_declared() -> Non
     zoo.prompt("ant")(add)  # a prompt is not a tool
 
 
-def test_a_mistake_in_a_registry_is_found_where_it_is_declared() -> None:
+def test_a_mistake_in_a_registry_is_an_error_at_the_decorator() -> None:
     zoo = Registry()
     for decorator in (
         zoo.read_tool(permission="view_user"),
         zoo.prompt(permission=["auth."]),
         zoo.resource("zoo://all", permission=[]),
     ):
-        with pytest.raises(ValueError, match=r"'(add|zoo://all)' asks for"):
+        with pytest.raises(ValueError, match=r"'(add|zoo://all)' has (the )?permission"):
             decorator(add)
-    with pytest.raises(ValueError, match="The question of tool 'add' speaks of 'number'"):
+    with pytest.raises(ValueError, match="The question of tool 'add' uses 'number'"):
         zoo.write_tool(confirm="Add {number}?")(add)
     with pytest.raises(TypeError, match="The question of tool 'add' is 7"):
         zoo.write_tool(confirm=7)(add)  # type: ignore[arg-type]
@@ -575,15 +575,15 @@ def test_a_mistake_in_a_registry_is_found_where_it_is_declared() -> None:
     assert zoo.declarations == []
 
 
-def test_permissions_may_come_from_anything_that_can_be_gone_through_once() -> None:
+def test_permissions_may_be_any_iterable() -> None:
     zoo = Registry()
     zoo.read_tool(permission=(f"auth.{verb}_user" for verb in ("view", "change")))(add)
     for server in (MCPServer("one"), MCPServer("two")):
         server.include(zoo)
-        assert server._tool_permissions._asked == {"add": ("auth.view_user", "auth.change_user")}
+        assert server._tool_permissions._required == {"add": ("auth.view_user", "auth.change_user")}
 
 
-def test_a_registry_binds_nothing_where_the_sdk_does_not_take_one_function() -> None:
+def test_a_registry_with_a_function_that_the_sdk_rejects_is_not_included() -> None:
     zoo = registry()
     zoo.resource("zoo://{name}/{cage}")(add)  # whose arguments are others
     server = MCPServer("server")
@@ -623,20 +623,20 @@ def discovered(*apps: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.process
-def test_the_mcp_module_of_each_app_is_imported_once_the_server_is_wanted() -> None:
+def test_the_mcp_module_of_each_app_is_imported_when_the_server_is_loaded() -> None:
     done = discovered("django.contrib.auth", "django.contrib.contenttypes", "tests.project.apps.with_tools")
     assert done.stdout == "imported\n['tests.project.apps.with_tools.mcp']\n", done.stderr
 
 
 @pytest.mark.process
-def test_an_error_in_such_a_module_is_raised() -> None:
+def test_an_error_in_an_mcp_module_is_raised() -> None:
     done = discovered("tests.project.apps.with_an_error")
     assert done.returncode == 1
     assert "No module named 'that_does_not_exist'" in done.stderr
 
 
 @pytest.mark.process
-def test_an_error_in_such_a_module_is_raised_as_it_was_when_the_server_is_wanted_again() -> None:
+def test_an_error_in_an_mcp_module_is_raised_again_at_the_next_load() -> None:
     """What the module registered before it failed would otherwise be "taken already", which tells nobody anything."""
     again = DISCOVERY.replace("discover(); discover()", TWICE)
     script = again.replace("THESE", repr(["mcp_serving", "tests.project.apps.with_an_error"]))

@@ -139,7 +139,7 @@ def run(talk: Coroutine[Any, Any, None]) -> None:
 
 
 @pytest.mark.parametrize("mode", ["auto", "legacy"])
-def test_a_permission_that_says_no_in_an_odd_way_still_says_no(mode: Any) -> None:
+def test_a_permission_that_raises_or_returns_an_odd_value_is_refused(mode: Any) -> None:
     async def talk() -> None:
         async with client(server, mode=mode) as session:
             names = {tool.name for tool in (await session.list_tools()).tools}
@@ -153,7 +153,7 @@ def test_a_permission_that_says_no_in_an_odd_way_still_says_no(mode: Any) -> Non
 
 
 @pytest.mark.parametrize("mode", ["auto", "legacy"])
-def test_what_a_sync_function_returns_is_awaited_where_it_can_be(mode: Any) -> None:
+def test_an_awaitable_that_a_sync_function_returns_is_awaited(mode: Any) -> None:
     answers = Answers(True)
     ran.clear()
 
@@ -195,7 +195,7 @@ def test_a_resolver_need_not_be_hashable() -> None:
 
 @pytest.mark.usefixtures("users")
 @pytest.mark.parametrize("mode", ["auto", "legacy"])
-def test_while_every_thread_is_taken_async_tools_are_listed_permitted_and_confirmed(mode: Any) -> None:
+def test_while_all_threads_are_busy_async_tools_are_listed_and_called_and_confirmed(mode: Any) -> None:
     free.clear()
     clerk = in_django.user("clerk")
 

@@ -68,7 +68,7 @@ def expected(name: str) -> list[str]:
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("name", ["ann", "AnonymousUser"])
-def test_every_kind_of_handler_knows_who_calls(name: str, mode: Any) -> None:
+def test_every_kind_of_function_gets_the_user(name: str, mode: Any) -> None:
     user = in_django.user(name) if name == "ann" else None
     answers = Answers(True, True)
 
@@ -104,7 +104,7 @@ def test_two_users_in_many_calls_at_once_never_see_each_other(mode: Any) -> None
     assert seen == {"ann": {"ann"}, "bob": {"bob"}}
 
 
-def test_outside_of_a_request_nobody_calls() -> None:
+def test_outside_of_a_request_the_user_is_anonymous() -> None:
     assert get_user().is_anonymous
 
 
@@ -125,7 +125,7 @@ ARGUMENTS = {"regional": {"region": "x"}, "delete": {"name": "x"}}
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize(("name", "may_use"), MAY_USE.items(), ids=map(str, MAY_USE))
-def test_a_tool_is_there_for_those_who_may_use_it_alone(name: str | None, may_use: set[str], mode: Any) -> None:
+def test_a_tool_exists_only_for_users_with_the_permission(name: str | None, may_use: set[str], mode: Any) -> None:
     user = in_django.user(name) if name else None
 
     async def work() -> None:
@@ -143,7 +143,7 @@ def test_a_tool_is_there_for_those_who_may_use_it_alone(name: str | None, may_us
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_resources_templates_and_prompts_are_there_for_those_who_may_use_them_alone(mode: Any) -> None:
+def test_resources_templates_and_prompts_exist_only_for_users_with_the_permission(mode: Any) -> None:
     clerk, ann = in_django.user("clerk"), in_django.user("ann")
 
     async def work() -> None:
@@ -167,7 +167,7 @@ def test_resources_templates_and_prompts_are_there_for_those_who_may_use_them_al
     run(work)
 
 
-def test_what_is_hidden_is_hidden_from_completion_too() -> None:
+def test_a_hidden_prompt_or_resource_is_not_completed() -> None:
     made = MCPServer("server")
     asked: list[str] = []
 
@@ -199,7 +199,7 @@ def test_what_is_hidden_is_hidden_from_completion_too() -> None:
     assert asked == ["clerk", "clerk"]
 
 
-def test_a_tool_that_is_removed_takes_its_permission_along() -> None:
+def test_removing_a_tool_removes_its_permission() -> None:
     made = MCPServer("server")
     made.add_tool(describe, "measure", permission="auth.view_user")
     made.remove_tool("measure")
@@ -236,7 +236,7 @@ def test_a_tool_calls_another_with_the_permissions_of_its_user() -> None:
     run(work)
 
 
-def test_who_is_deactivated_or_demoted_meanwhile_may_no_more(user_of_the_test: Any) -> None:
+def test_a_user_who_is_deactivated_or_loses_a_permission_loses_access_at_once(user_of_the_test: Any) -> None:
     made = MCPServer("server")
     made.add_tool(describe, "named", permission="auth.view_user")
     made.add_tool(describe, "any_user", permission=lambda user: user.is_authenticated)
@@ -270,7 +270,7 @@ class Raising(User):
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_a_permission_that_cannot_be_looked_up_is_refused_and_tells_nothing(mode: Any) -> None:
+def test_a_permission_that_cannot_be_looked_up_is_refused_without_details(mode: Any) -> None:
     made = MCPServer("server")
     made.add_tool(describe, "named", permission="auth.view_user")
     made.add_tool(describe, "for_everybody")
@@ -291,7 +291,7 @@ def user_of_the_test() -> Iterator[Any]:
     User.objects.filter(username="for_this_test").delete()
 
 
-def test_a_user_model_without_permissions_has_users_too_who_may_what_a_callable_says() -> None:
+def test_with_a_user_model_without_permissions_a_callable_decides() -> None:
     made = MCPServer("server")
     made.add_tool(describe, "named", permission="auth.view_user")
     made.add_tool(describe, "any_user", permission=lambda user: user.is_authenticated)
@@ -315,7 +315,7 @@ def test_a_user_model_without_permissions_has_users_too_who_may_what_a_callable_
     run(work)
 
 
-def test_a_subscriber_hears_nothing_of_what_is_hidden_and_cannot_tell_that_it_is() -> None:
+def test_a_subscriber_gets_no_notifications_of_a_hidden_resource_and_cannot_tell_it_from_a_missing_one() -> None:
     bus = InMemorySubscriptionBus()
     made = MCPServer("server", subscriptions=bus)
 
@@ -406,7 +406,7 @@ def test_a_question_without_an_answer_fails_the_test_and_says_so(mode: Any) -> N
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_what_a_test_raises_leaves_the_client_as_it_is(mode: Any) -> None:
+def test_an_exception_of_a_test_leaves_the_client_unchanged(mode: Any) -> None:
     async def work() -> None:
         async with client(server, mode=mode):
             pytest.skip("a reason")

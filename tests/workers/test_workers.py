@@ -28,7 +28,7 @@ from tests.support.nginx import needs_nginx
 from tests.support.private_redis import Redis
 from tests.support.raw_http import Request, headers_of, open_session, post
 from tests.support.workers import Worker, Workers, several, started
-from tests.tools.test_gate_processes import MODES, User, answer, ask, cancel, connected
+from tests.tools.test_confirmation_processes import MODES, User, answer, ask, cancel, connected
 
 pytestmark = [pytest.mark.process, needs_nginx, pytest.mark.usefixtures("users")]
 

@@ -1,4 +1,4 @@
-"""The gate, in this process: what is asked, what counts as an answer, and that nothing runs without one."""
+"""Write tools in this process: what they ask, which answers count, and that nothing runs without one."""
 
 import time
 from collections.abc import Callable, Coroutine
@@ -72,7 +72,7 @@ async def ask(session: Client, tool: str = "cancel", **arguments: Any) -> InputR
 async def answer(
     session: Client, asked: InputRequiredResult, tool: str = "cancel", action: str = "accept", **arguments: Any
 ) -> CallToolResult:
-    """The second one."""
+    """The second round trip."""
     assert asked.input_requests is not None
     reply = ElicitResult(action=action, content={} if action == "accept" else None)  # type: ignore[arg-type]
     result = await session.session.call_tool(
@@ -127,15 +127,15 @@ def test_a_client_that_cannot_ask_is_told_at_once(mode: Any, shop: Shop) -> None
     assert shop.ran == []
 
 
-def test_outside_of_a_request_nobody_can_be_asked(shop: Shop) -> None:
-    with pytest.raises(ToolError, match="there is nobody to ask") as raised:
+def test_outside_of_a_request_a_write_tool_fails_because_it_cannot_ask(shop: Shop) -> None:
+    with pytest.raises(ToolError, match="there is no client that could ask") as raised:
         anyio.run(shop.server.call_tool, "cancel", {"number": 7})
     assert isinstance(raised.value.__cause__, NoElicitation)
     assert shop.ran == []
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_arguments_are_validated_before_anybody_is_asked(mode: Any, shop: Shop) -> None:
+def test_arguments_are_validated_before_the_user_is_asked(mode: Any, shop: Shop) -> None:
     answers = Answers()
 
     async def work() -> None:
@@ -149,7 +149,7 @@ def test_arguments_are_validated_before_anybody_is_asked(mode: Any, shop: Shop) 
     assert answers.questions == []
 
 
-def test_clients_see_the_arguments_of_the_tool_and_none_of_the_gate(shop: Shop) -> None:
+def test_clients_see_only_the_arguments_of_the_function(shop: Shop) -> None:
     async def work() -> None:
         async with client(shop.server) as session:
             tool = next(tool for tool in (await session.list_tools()).tools if tool.name == "cancel")
@@ -180,7 +180,7 @@ def test_an_answer_counts_once_however_often_the_client_sends_it(shop: Shop) -> 
     assert shop.ran == [7]
 
 
-def test_a_question_that_asks_another_server_lets_no_answer_count_twice() -> None:
+def test_with_a_confirm_that_calls_another_server_an_answer_counts_once() -> None:
     """The client of that server runs its request in the very task of the question."""
     other, shop, ran = MCPServer("other"), MCPServer("shop"), list[int]()
 
@@ -208,7 +208,7 @@ def test_a_question_that_asks_another_server_lets_no_answer_count_twice() -> Non
     assert ran == [7]
 
 
-def test_of_racing_answers_one_counts(shop: Shop) -> None:
+def test_of_several_answers_at_once_one_counts(shop: Shop) -> None:
     results: list[CallToolResult] = []
 
     async def work() -> None:
@@ -256,7 +256,7 @@ def test_workers_that_share_a_cache_share_what_was_answered(shop: Shop) -> None:
     assert (shop.ran, other.ran) == ([], [7])
 
 
-def test_a_no_is_an_answer_too_and_no_yes_comes_after_it(shop: Shop) -> None:
+def test_after_a_no_a_yes_to_the_same_question_is_refused(shop: Shop) -> None:
     async def work() -> None:
         async with client(shop.server, answers=Answers()) as session:
             asked = await ask(session)
@@ -275,7 +275,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("change", REFUSED.values(), ids=REFUSED)
-def test_the_answer_to_one_call_is_none_to_another(change: dict[str, Any], shop: Shop) -> None:
+def test_the_answer_to_one_call_is_refused_in_another_call(change: dict[str, Any], shop: Shop) -> None:
     async def work() -> None:
         async with client(shop.server, answers=Answers()) as session:
             asked = await ask(session)
@@ -341,7 +341,7 @@ def test_an_answer_later_than_ten_minutes_is_refused(shop: Shop, monkeypatch: py
     assert shop.ran == [7]
 
 
-def test_an_older_client_has_ten_minutes_too(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_client_up_to_2025_11_25_has_ten_minutes_to_answer(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     now = time.time
     minutes = 9.0
 
@@ -431,7 +431,7 @@ class TwoQuestions:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_a_gated_tool_may_ask_questions_of_its_own(mode: Any) -> None:
+def test_a_write_tool_may_have_resolvers_that_ask(mode: Any) -> None:
     tool = TwoQuestions()
     in_legacy_order = [{"reason": "a"}, {"reason": "b"}, True]
     in_modern_order = [{"reason": "a"}, True, {"reason": "b"}]
@@ -448,7 +448,7 @@ def test_a_gated_tool_may_ask_questions_of_its_own(mode: Any) -> None:
 
 def replies(asked: InputRequiredResult) -> dict[str, Any]:
     return {
-        key: ElicitResult(action="accept", content={} if "confirm" in key else {"reason": "x"})
+        key: ElicitResult(action="accept", content={} if "confirm cancel" in key else {"reason": "x"})
         for key in asked.input_requests or {}
     }
 
@@ -464,7 +464,7 @@ async def go_on(session: Client, asked: InputRequiredResult) -> Any:
     )
 
 
-def test_one_yes_in_a_call_of_several_round_trips_counts_once_too() -> None:
+def test_in_a_call_of_several_round_trips_a_yes_counts_once() -> None:
     tool = TwoQuestions()
 
     async def work() -> None:
@@ -479,7 +479,7 @@ def test_one_yes_in_a_call_of_several_round_trips_counts_once_too() -> None:
     assert tool.ran == ["x"]
 
 
-def test_further_round_trips_do_not_lengthen_the_ten_minutes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_further_round_trips_do_not_extend_the_ten_minutes(monkeypatch: pytest.MonkeyPatch) -> None:
     tool = TwoQuestions()
     now = time.time
 
@@ -548,7 +548,7 @@ def test_the_question_is_a_format_string_or_a_callable(confirm: Any, question: s
     assert shop.ran == [7]
 
 
-def test_a_question_whose_text_has_changed_meanwhile_is_asked_again() -> None:
+def test_a_question_whose_text_has_changed_is_asked_again() -> None:
     state = ["open"]
     shop = Shop(confirm=lambda number: f"Cancel order {number}, which is {state[0]}?")
 
@@ -599,19 +599,17 @@ def test_an_empty_question_is_not_asked() -> None:
 
 
 WRONG_QUESTIONS = {
-    "unknown argument": ("Cancel {order}?", ValueError, "'cancel' speaks of 'order', but its arguments are 'number'"),
-    "positional": ("Cancel {}?", ValueError, "speaks of ''"),
-    "nested": ("Cancel {number:{width}}?", ValueError, "speaks of 'width'"),
-    "no format": ("Cancel {number?", ValueError, "question of tool 'cancel' is no format string"),
-    "unknown to a callable": (lambda order: "", ValueError, "speaks of 'order'"),
+    "unknown argument": ("Cancel {order}?", ValueError, "'cancel' uses 'order', but the tool's arguments are 'number'"),
+    "positional": ("Cancel {}?", ValueError, "uses ''"),
+    "nested": ("Cancel {number:{width}}?", ValueError, "uses 'width'"),
+    "no format": ("Cancel {number?", ValueError, "question of tool 'cancel' is not a format string"),
+    "unknown to a callable": (lambda order: "", ValueError, "uses 'order'"),
     "neither": (True, TypeError, "question of tool 'cancel' is True"),
 }
 
 
 @pytest.mark.parametrize(("confirm", "error", "message"), WRONG_QUESTIONS.values(), ids=WRONG_QUESTIONS)
-def test_a_question_that_cannot_be_asked_is_found_when_the_tool_is_declared(
-    confirm: Any, error: type[Exception], message: str
-) -> None:
+def test_an_invalid_question_is_an_error_at_the_decorator(confirm: Any, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         Shop(confirm=confirm)
 
@@ -621,21 +619,21 @@ def with_a_default_alias(number: int = Field(alias="orderNumber")) -> str: ...
 def positional_only(number: int, /) -> str: ...
 def variadic(*numbers: int) -> str: ...
 def any_keyword(**numbers: int) -> str: ...
-def the_gates_own(askable_: int) -> str: ...
+def reserved(can_ask_: int) -> str: ...
 
 
 @pytest.mark.parametrize(
     ("function", "told"),
     [
-        (with_an_alias, "Argument 'number' of tool 'with_an_alias' has the alias 'orderNumber'"),
-        (with_a_default_alias, "Argument 'number' of tool 'with_a_default_alias' has the alias 'orderNumber'"),
-        (positional_only, "Tool 'positional_only' has the parameter 'number: int', which is positional-only"),
-        (variadic, r"Tool 'variadic' has the parameter '\*numbers: int', which is variadic positional"),
-        (any_keyword, r"Tool 'any_keyword' has the parameter '\*\*numbers: int', which is variadic keyword"),
-        (the_gates_own, "The gate of tool 'the_gates_own' needs the name 'askable_' itself: rename the argument"),
+        (with_an_alias, "Argument 'number' of write tool 'with_an_alias' has the alias 'orderNumber'"),
+        (with_a_default_alias, "Argument 'number' of write tool 'with_a_default_alias' has the alias 'orderNumber'"),
+        (positional_only, "Write tool 'positional_only' has the parameter 'number: int', which is positional-only"),
+        (variadic, r"Write tool 'variadic' has the parameter '\*numbers: int', which is variadic positional"),
+        (any_keyword, r"Write tool 'any_keyword' has the parameter '\*\*numbers: int', which is variadic keyword"),
+        (reserved, "Write tool 'reserved' has the argument 'can_ask_', a reserved name: rename the argument"),
     ],
 )
-def test_an_argument_that_cannot_stand_behind_the_gate_is_found_when_the_tool_is_declared(
+def test_an_argument_that_a_write_tool_cannot_have_is_an_error_at_the_decorator(
     function: Callable[..., str], told: str
 ) -> None:
     server = MCPServer("server")
@@ -644,7 +642,7 @@ def test_an_argument_that_cannot_stand_behind_the_gate_is_found_when_the_tool_is
     assert anyio.run(server.list_tools) == []
 
 
-def test_where_nobody_can_be_asked_the_tools_own_resolvers_do_not_run_either() -> None:
+def test_if_the_client_cannot_ask_the_resolvers_of_the_tool_do_not_run() -> None:
     server = MCPServer("server")
     ran: list[str] = []
 
@@ -664,7 +662,7 @@ def test_where_nobody_can_be_asked_the_tools_own_resolvers_do_not_run_either() -
     assert ran == []
 
 
-def test_the_question_may_speak_of_what_a_resolver_has_found() -> None:
+def test_the_question_may_use_the_result_of_a_resolver() -> None:
     server = MCPServer("server")
 
     def find(number: int) -> dict[str, str]:

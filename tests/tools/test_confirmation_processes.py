@@ -80,7 +80,7 @@ numbers = iter(range(1000, 10000))
 
 @pytest.mark.parametrize("handler", HANDLERS)
 @pytest.mark.parametrize("mode", MODES)
-def test_over_http_a_gated_tool_asks_or_fails_at_once(handler: str, mode: str, shop: str, noted: Notes) -> None:
+def test_over_http_a_write_tool_asks_or_fails_at_once(handler: str, mode: str, shop: str, noted: Notes) -> None:
     can_ask = mode == "auto" or handler == "stateful-sse"
     accepted, declined, cancelled, unaskable = (next(numbers) for _ in range(4))
 
@@ -106,7 +106,7 @@ def test_over_http_a_gated_tool_asks_or_fails_at_once(handler: str, mode: str, s
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_over_stdio_a_gated_tool_asks(mode: str, notes: Notes) -> None:
+def test_over_stdio_a_write_tool_asks(mode: str, notes: Notes) -> None:
     server = parameters(**in_django.ENVIRONMENT, **notes.env)
     accepting, declining = User(), User("decline")
 
@@ -207,7 +207,7 @@ def test_two_users_over_http_never_see_each_other(handler: str, mode: str, shop:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_every_kind_of_handler_knows_the_user_of_the_scope(mode: str, shop: str) -> None:
+def test_every_kind_of_function_gets_the_user_of_the_scope(mode: str, shop: str) -> None:
     async def said(client: Client) -> list[Any]:
         results = [await client.call_tool(tool, {}) for tool in ("who", "awho", "resolved")]
         return [
@@ -235,7 +235,7 @@ def test_every_kind_of_handler_knows_the_user_of_the_scope(mode: str, shop: str)
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_a_django_session_says_who_calls(mode: str, shop: str) -> None:
+def test_the_user_of_a_django_session_is_the_user_of_the_call(mode: str, shop: str) -> None:
     from django.test import Client as Browser
 
     browser = Browser()
@@ -299,7 +299,7 @@ HIDDEN: dict[str, tuple[str, str, str, dict[str, Any]]] = {
 @pytest.mark.parametrize("request_of", [modern, legacy], ids=["2026-07-28", "2025-11-25"])
 @pytest.mark.parametrize(("method", "hidden", "unknown", "params"), HIDDEN.values(), ids=HIDDEN)
 @pytest.mark.parametrize("user", ["ann", "gone"])
-def test_what_is_hidden_is_answered_as_what_does_not_exist(
+def test_a_hidden_tool_is_answered_like_a_missing_tool(
     user: str, method: str, hidden: str, unknown: str, params: dict[str, Any], request_of: Any, shop: str
 ) -> None:
     answers = [request_of(f"{shop}/stateless-json", user, method, about, **params) for about in (hidden, unknown)]
@@ -310,7 +310,7 @@ def test_what_is_hidden_is_answered_as_what_does_not_exist(
 
 
 @pytest.mark.parametrize(("user", "tool"), [("clerk", "regional"), ("ann", "open_regional")])
-def test_for_those_who_may_use_it_a_wrong_header_is_refused_as_ever(user: str, tool: str, shop: str) -> None:
+def test_a_wrong_param_header_is_refused_for_a_user_who_may_use_the_tool(user: str, tool: str, shop: str) -> None:
     url = f"{shop}/stateless-json"
     arguments = {"arguments": {"region": "x"}}
     for headers in ({}, {"mcp_param_region": "y"}):

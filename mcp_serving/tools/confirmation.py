@@ -1,8 +1,8 @@
 """A write tool asks the user before it acts.
 
-The gate is a question to the user, through MCP elicitation; it is no authorization check. It is a resolver
-of the SDK: the SDK asks in the way of the client's protocol generation, binds the answer to the tool, its
-arguments and the user, and lets it expire. The tool's body runs only once the answer is in.
+The question is MCP elicitation; it does not check authorization. It is a resolver of the SDK. The SDK asks in the
+way of the client's protocol version, and binds the answer to the tool, its arguments and the user. The answer
+expires. The tool's function runs only after the answer has arrived.
 """
 
 from __future__ import annotations
@@ -25,46 +25,47 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from mcp_serving.errors import NoElicitation, UserCanceled, UserDeclined
-from mcp_serving.threads import DjangoThreads, declare, resolved_hints, signature_with
-from mcp_serving.tools.question import ANSWER, ASKABLE, Confirm, must_stand_behind_a_gate, spoken_of
-from mcp_serving.tools.request_state import ask_about, use_up
+from mcp_serving.threads import DjangoThreads
+from mcp_serving.tools.functions import set_signature, signature_with_hints, type_hints
+from mcp_serving.tools.question import ANSWER, CAN_ASK, Confirm, arguments_in_question, check_write_tool
+from mcp_serving.tools.request_state import ask_about, use_answer
 
 _CONTEXT = "context_of_the_question_"
 
 
 class Confirmation(BaseModel):
-    """The form of a question that is answered by accepting it: it has no fields."""
+    """The form of the question. It has no fields: the user accepts or declines it."""
 
 
 Answer = AcceptedElicitation[Confirmation] | DeclinedElicitation | CancelledElicitation
 
 
-def gated(
+def with_confirmation(
     function: Callable[..., Any], name: str, confirm: Confirm, threads: DjangoThreads
 ) -> Callable[..., Awaitable[Any]]:
-    """``function`` with the gate before it.
+    """``function``, which runs after the user has confirmed the call.
 
     Args:
         function: the tool.
-        name: what the tool is called.
+        name: of the tool.
         confirm: the question: a format string over the tool's arguments, or a callable (sync or async)
             that takes some of them by name.
-        threads: where sync functions run.
+        threads: in which sync functions run.
 
     Raises:
         TypeError: the question is neither text nor callable.
-        ValueError: the question speaks of an argument that the tool does not have, or the tool has one that
-            cannot stand behind a gate.
+        ValueError: the question uses an argument that the tool does not have, or the tool has an argument that
+            a write tool cannot have.
     """
-    must_stand_behind_a_gate(function, name, confirm)
-    tool = signature_with(function, resolved_hints(function))
-    _must_not_be_aliased(tool, name)
+    check_write_tool(function, name, confirm)
+    tool = signature_with_hints(function, type_hints(function))
+    _check_has_no_alias(tool, name)
 
     @functools.wraps(function)
     async def run(**arguments: Any) -> Any:
-        del arguments[ASKABLE]
+        del arguments[CAN_ASK]
         answer: Answer = arguments.pop(ANSWER)
-        await use_up(name, threads)
+        await use_answer(name, threads)
         if isinstance(answer, DeclinedElicitation):
             raise UserDeclined(
                 f"The user said no to {name}: nothing was done. Do not call it again unless the user asks for it."
@@ -76,29 +77,29 @@ def gated(
             )
         return await threads.call(function, **arguments)
 
-    declare(run, _signature(tool, _askable(name), _question(tool, name, confirm, threads)))
+    set_signature(run, _signature(tool, _can_ask(name), _question(tool, name, confirm, threads)))
     return run
 
 
-def _must_not_be_aliased(tool: inspect.Signature, name: str) -> None:
-    """Refuse an argument that clients call otherwise than the function does: resolvers are given them by name."""
+def _check_has_no_alias(tool: inspect.Signature, name: str) -> None:
+    """Refuse an argument with an alias: the SDK passes arguments to resolvers under the clients' names for them."""
     for parameter in tool.parameters.values():
         for field in (parameter.default, *get_args(parameter.annotation)):
             if isinstance(field, FieldInfo) and field.alias not in (None, parameter.name):
                 raise ValueError(
-                    f"Argument {parameter.name!r} of tool {name!r} has the alias {field.alias!r}: a tool that asks "
-                    "first has none. Rename the argument."
+                    f"Argument {parameter.name!r} of write tool {name!r} has the alias {field.alias!r}; "
+                    "the arguments of a write tool have no aliases. Rename the argument."
                 )
 
 
-def _signature(tool: inspect.Signature, askable: Callable[..., Any], question: Callable[..., Any]) -> inspect.Signature:
-    """The tool's, with the gate's two parameters around its own: they are resolved in this order.
+def _signature(tool: inspect.Signature, can_ask: Callable[..., Any], question: Callable[..., Any]) -> inspect.Signature:
+    """The tool's signature, with two resolved parameters around its own; the SDK resolves them in this order.
 
-    Whether the user can be asked comes before anything else that a tool may resolve; the question comes last.
+    Whether the user can be asked is checked before the tool's own resolvers run. The question comes last.
     """
     keyword = inspect.Parameter.KEYWORD_ONLY
     parameters = [
-        inspect.Parameter(ASKABLE, keyword, annotation=Annotated[None, Resolve(askable)]),
+        inspect.Parameter(CAN_ASK, keyword, annotation=Annotated[None, Resolve(can_ask)]),
         *(parameter.replace(kind=keyword) for parameter in tool.parameters.values()),
         inspect.Parameter(ANSWER, keyword, annotation=Annotated[Answer, Resolve(question)]),
     ]
@@ -111,40 +112,40 @@ def _signature(tool: inspect.Signature, askable: Callable[..., Any], question: C
 def _question(
     tool: inspect.Signature, name: str, confirm: Confirm, threads: DjangoThreads
 ) -> Callable[..., Awaitable[Elicit[Confirmation]]]:
-    """The resolver that asks: it takes the arguments that the question speaks of."""
-    wanted = spoken_of(tool, name, confirm)
+    """The resolver that asks; it takes the arguments that the question uses."""
+    used = arguments_in_question(tool, name, confirm)
 
     async def ask(**arguments: Any) -> Elicit[Confirmation]:
-        # format() is given the developer's text; what clients send are values, which it does not interpret.
+        # The format string is the developer's. The client's values are only inserted, never parsed as a format.
         text = await threads.call(confirm, **arguments) if callable(confirm) else confirm.format(**arguments)
         if text is None or not str(text).strip():
             raise ValueError(f"The question of tool {name!r} is empty: its confirm has to return a text.")
         ask_about(name)
         return Elicit(str(text), Confirmation)
 
-    ask.__qualname__ = f"confirm {name}"  # its name on the wire: the same in every worker
-    parameters = [tool.parameters[each].replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in wanted]
-    declare(ask, inspect.Signature(parameters, return_annotation=Elicit[Confirmation]))
+    ask.__qualname__ = f"confirm {name}"  # its name in the protocol: the same in every worker
+    parameters = [tool.parameters[each].replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in used]
+    set_signature(ask, inspect.Signature(parameters, return_annotation=Elicit[Confirmation]))
     return ask
 
 
-# Whether there is anybody to ask
+# Whether the client can ask its user
 
 
-def _askable(name: str) -> Callable[..., Awaitable[None]]:
-    """The resolver that fails, at once, where nobody can be asked."""
+def _can_ask(name: str) -> Callable[..., Awaitable[None]]:
+    """The resolver that fails at once if the client cannot ask its user."""
 
-    async def must_be_askable(**arguments: Any) -> None:
-        _must_be_askable(arguments[_CONTEXT], name)
+    async def check_can_ask(**arguments: Any) -> None:
+        _check_can_ask(arguments[_CONTEXT], name)
 
-    must_be_askable.__qualname__ = f"askable {name}"
+    check_can_ask.__qualname__ = f"can ask {name}"
     context = inspect.Parameter(_CONTEXT, inspect.Parameter.KEYWORD_ONLY, annotation=Context)
-    declare(must_be_askable, inspect.Signature([context], return_annotation=None))
-    return must_be_askable
+    set_signature(check_can_ask, inspect.Signature([context], return_annotation=None))
+    return check_can_ask
 
 
-def _must_be_askable(ctx: Context[Any, Any], name: str) -> None:
-    """Refuse where nobody can be asked.
+def _check_can_ask(ctx: Context[Any, Any], name: str) -> None:
+    """Refuse a call whose client cannot ask its user.
 
     Raises:
         NoElicitation: says what has to change.
@@ -152,11 +153,11 @@ def _must_be_askable(ctx: Context[Any, Any], name: str) -> None:
     version = ctx.protocol_version
     if version is None:
         raise NoElicitation(
-            f"{name} asks the user first, and outside of an MCP request there is nobody to ask: "
+            f"{name} asks the user first, and outside of an MCP request there is no client that could ask: "
             "call the function itself. Nothing was done."
         )
-    by_round_trip = is_version_at_least(version, "2026-07-28")
-    if not by_round_trip and not ctx.session.can_send_request:
+    in_several_round_trips = is_version_at_least(version, "2026-07-28")
+    if not in_several_round_trips and not ctx.session.can_send_request:
         raise NoElicitation(
             f"{name} asks the user first, and cannot ask a client of protocol {version} through this handler: "
             "it needs StreamableHTTPHandler(stateless_http=False, json_response=False), or a client of "

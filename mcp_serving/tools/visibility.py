@@ -1,0 +1,227 @@
+"""Requests are answered as if the tools, resources and prompts that the user may not use did not exist."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from mcp.server.lowlevel.server import LifespanResultT
+from mcp.server.mcpserver import MCPServer as SDKMCPServer
+from mcp.server.mcpserver.exceptions import ResourceNotFoundError, ToolError, UnexpectedToolError
+from mcp.shared.exceptions import MCPError
+from mcp.shared.inbound import validate_mcp_param_headers
+from mcp.shared.uri_template import UriTemplate
+from mcp_types import (
+    INVALID_PARAMS,
+    CallToolResult,
+    Completion,
+    GetPromptResult,
+    InputRequiredResult,
+    PromptReference,
+    ResourceTemplate,
+    SubscribeRequestParams,
+    SubscriptionsListenRequestParams,
+    UnsubscribeRequestParams,
+)
+from mcp_types import Prompt as MCPPrompt
+from mcp_types import Resource as MCPResource
+from mcp_types import Tool as MCPTool
+from mcp_types.version import is_version_at_least
+from pydantic import ValidationError
+
+from mcp_serving import current_request, sdk
+from mcp_serving.errors import NoElicitation, UserCanceled, UserDeclined
+from mcp_serving.notifications.bus import ChannelLayerBus, VisibleNotifications
+from mcp_serving.notifications.legacy import LegacySessions
+from mcp_serving.threads import DjangoThreads
+from mcp_serving.tools.declarations import ValidPermission, already_declared
+from mcp_serving.tools.permissions import Permissions
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
+    from mcp.server.lowlevel.helper_types import ReadResourceContents
+    from mcp.server.mcpserver import Context
+    from pydantic import AnyUrl
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+DEFAULT_NAME = "mcp-server"
+"""The SDK's name for a server without one."""
+
+_FIRST_WITH_PARAM_HEADERS = "2026-07-28"
+"""The first protocol version in which a client may repeat arguments in ``Mcp-Param-*`` headers."""
+
+
+class PermissionCheckingServer(SDKMCPServer[LifespanResultT]):
+    """The SDK's ``MCPServer``, which hides from each user what that user may not use.
+
+    Args:
+        threads: in which sync functions run, and permissions are looked up.
+        name: of the server.
+        *args: the next positional arguments of the SDK's class.
+        **options: its other options.
+    """
+
+    def __init__(self, threads: DjangoThreads, name: str | None, *args: Any, **options: Any) -> None:
+        self._threads = threads
+        self._tool_permissions = Permissions(threads)
+        self._resource_permissions = Permissions(threads)
+        self._prompt_permissions = Permissions(threads)
+        self._templates: dict[str, UriTemplate] = {}
+        self._declared: set[tuple[str, str]] = set()
+        """The kind and name of each tool, resource and prompt."""
+        bus = None
+        if options.get("subscriptions") is not False:
+            inner = options.get("subscriptions") or ChannelLayerBus(name or DEFAULT_NAME, serves=self._serves)
+            bus = options["subscriptions"] = VisibleNotifications(inner)
+        super().__init__(name, *args, **options)
+        self.middleware.insert(0, self._hide_subscriptions)
+        low_level = sdk.low_level(self)
+        if bus is not None:
+            legacy = LegacySessions(bus, self._may_subscribe)
+            self.middleware.insert(0, legacy.middleware)
+            low_level.add_request_handler("resources/subscribe", SubscribeRequestParams, legacy.subscribe)
+            low_level.add_request_handler("resources/unsubscribe", UnsubscribeRequestParams, legacy.unsubscribe)
+        self._input_schema = sdk.hide_input_schemas(low_level, self._tool_permissions.__contains__)
+
+    def _check_is_free(self, kind: str, name: str) -> None:
+        if (kind, name) in self._declared:
+            raise ValueError(already_declared(kind, name))
+
+    def permission_of(self, kind: str, name: str) -> ValidPermission | None:
+        """The permission that a "tool", "resource", "template" or "prompt" requires; None if everybody may use it.
+
+        Returns:
+            The names of all permissions that are needed, or the callable that decides.
+        """
+        by_kind = {"tool": self._tool_permissions, "prompt": self._prompt_permissions}
+        return by_kind.get(kind, self._resource_permissions).required(name)
+
+    # Tools
+
+    async def list_tools(self) -> list[MCPTool]:
+        tools = await super().list_tools()
+        allowed = await self._tool_permissions.allowed(tool.name for tool in tools)
+        return [tool for tool in tools if tool.name in allowed]
+
+    async def call_tool(
+        self, name: str, arguments: dict[str, Any], context: Context[LifespanResultT, Any] | None = None
+    ) -> CallToolResult | InputRequiredResult:
+        if not await self._tool_permissions.allow(name):
+            raise ToolError(f"Unknown tool: {name}")
+        if name in self._tool_permissions:
+            self._check_param_headers(name, arguments)
+        try:
+            with current_request.updated(tool_arguments=arguments):
+                return await super().call_tool(name, arguments, context)
+        except UnexpectedToolError as error:
+            if isinstance(error.__cause__, NoElicitation | UserDeclined | UserCanceled):
+                raise ToolError(str(error.__cause__)) from error.__cause__
+            raise
+
+    def _check_param_headers(self, name: str, arguments: dict[str, Any]) -> None:
+        """The SDK's check of ``Mcp-Param-*`` headers, for a tool that requires a permission.
+
+        The SDK would do it before it is known who calls, and reveal the tool: see ``sdk.hide_input_schemas``.
+        """
+        request = current_request.get().mcp_context
+        if request is None or request.request is None:
+            return
+        if not is_version_at_least(request.protocol_version, _FIRST_WITH_PARAM_HEADERS):
+            return
+        schema = self._input_schema(name)
+        if schema is None or (request.params or {}).get("name") != name:  # unknown, or called by another tool
+            return
+        if refused := validate_mcp_param_headers(schema, arguments, request.request.headers):
+            raise MCPError(refused.code, refused.message, refused.data)
+
+    # Resources
+
+    async def list_resources(self) -> list[MCPResource]:
+        resources = await super().list_resources()
+        allowed = await self._resource_permissions.allowed(resource.uri for resource in resources)
+        return [resource for resource in resources if resource.uri in allowed]
+
+    async def list_resource_templates(self) -> list[ResourceTemplate]:
+        templates = await super().list_resource_templates()
+        allowed = await self._resource_permissions.allowed(template.uri_template for template in templates)
+        return [template for template in templates if template.uri_template in allowed]
+
+    async def read_resource(
+        self, uri: AnyUrl | str, context: Context[LifespanResultT, Any] | None = None
+    ) -> Iterable[ReadResourceContents] | InputRequiredResult:
+        name = self._resource_for(str(uri))
+        if name is not None and not await self._resource_permissions.allow(name):
+            raise ResourceNotFoundError(f"Unknown resource: {uri}")
+        return await super().read_resource(uri, context)
+
+    def _resource_for(self, uri: str) -> str | None:
+        """The declared URI or URI template from which the SDK would read ``uri``."""
+        if ("resource", uri) in self._declared and uri not in self._templates:
+            return uri
+        return next((name for name, template in self._templates.items() if template.match(uri) is not None), None)
+
+    # Subscriptions
+
+    def _serves(self, uri: str) -> bool:
+        return self._resource_for(uri) is not None
+
+    async def _may_subscribe(self, uri: str) -> bool:
+        name = self._resource_for(uri)
+        return name is not None and await self._resource_permissions.allow(name)
+
+    async def _hide_subscriptions(self, ctx: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:
+        """An MCP middleware: a hidden resource is subscribed to like a missing one, and no notification follows."""
+        if ctx.method != sdk.LISTEN:
+            return await call_next(ctx)
+        try:
+            wanted = SubscriptionsListenRequestParams.model_validate(ctx.params).notifications
+        except ValidationError:  # the SDK answers it
+            return await call_next(ctx)
+        names = {uri: self._resource_for(uri) or uri for uri in wanted.resource_subscriptions or ()}
+        allowed = await self._resource_permissions.allowed(names.values())
+        hidden = frozenset(uri for uri, name in names.items() if name not in allowed)
+        with current_request.updated(hidden_uris=hidden):
+            return await call_next(ctx)
+
+    # Prompts
+
+    async def list_prompts(self) -> list[MCPPrompt]:
+        prompts = await super().list_prompts()
+        allowed = await self._prompt_permissions.allowed(prompt.name for prompt in prompts)
+        return [prompt for prompt in prompts if prompt.name in allowed]
+
+    async def get_prompt(
+        self, name: str, arguments: dict[str, Any] | None = None, context: Context[LifespanResultT, Any] | None = None
+    ) -> GetPromptResult | InputRequiredResult:
+        prompt = next((each for each in await super().list_prompts() if each.name == name), None)
+        if prompt is None or not await self._prompt_permissions.allow(name):
+            raise MCPError(INVALID_PARAMS, f"Unknown prompt: {name}")
+        required = [argument.name for argument in prompt.arguments or () if argument.required]
+        if missing := [each for each in required if each not in (arguments or {})]:
+            raise MCPError(INVALID_PARAMS, f"Prompt {name} lacks arguments: {', '.join(missing)}")
+        return await super().get_prompt(name, arguments, context)
+
+    # Completion
+
+    def completion(self) -> Callable[[F], F]:
+        """The SDK's ``completion``, for sync functions too. It is not called for a hidden prompt or resource."""
+
+        def decorator(function: F) -> F:
+            async def complete(ref: Any, argument: Any, context: Any) -> Completion | None:
+                permissions, name = (
+                    (self._prompt_permissions, ref.name)
+                    if isinstance(ref, PromptReference)
+                    else (self._resource_permissions, str(ref.uri))
+                )
+                if not await permissions.allow(name):
+                    return None
+                found: Completion | None = await self._threads.call(function, ref, argument, context)
+                return found
+
+            super(PermissionCheckingServer, self).completion()(complete)  # type: ignore[no-untyped-call]
+            return function
+
+        return decorator
