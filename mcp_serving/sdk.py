@@ -1,6 +1,6 @@
-"""The boundary to the MCP SDK: the only module that touches what the SDK does not declare public.
+"""The boundary to the MCP SDK: the only module that uses private names of the SDK, or sets attributes of its objects.
 
-tests/test_sdk_boundary.py names each such attribute and fails when the SDK moves it.
+tests/test_sdk_boundary.py has a test for each of them, which fails when the SDK moves it.
 """
 
 from __future__ import annotations
@@ -58,10 +58,12 @@ def low_level(server: object) -> LowLevelServer[Any]:
 
 
 def joined(server: LowLevelServer[Any], state: Any, first: ServerMiddleware[Any]) -> LowLevelServer[Any]:
-    """The same server, for a transport that would otherwise enter its lifespan once more.
+    """A copy of the server for one transport, whose lifespan has been entered already.
 
-    It shares the handlers and the identity of ``server``; entering its lifespan only hands out ``state``,
-    and ``first`` wraps every message outside the server's own middleware.
+    Args:
+        server: shares its handlers and its name with the copy.
+        state: of the entered lifespan. The lifespan of the copy returns it, and does nothing else.
+        first: a middleware that runs before those of the server.
     """
 
     @asynccontextmanager
@@ -71,7 +73,7 @@ def joined(server: LowLevelServer[Any], state: Any, first: ServerMiddleware[Any]
     view = copy.copy(server)
     view.lifespan = entered_already
     view.middleware = [first, *server.middleware]
-    view._session_manager = None  # the one before, whose view has the one before that, and so on for ever
+    view._session_manager = None  # otherwise each restart would keep the session managers of all earlier starts
     return view
 
 
@@ -82,12 +84,12 @@ def listen_handler(server: LowLevelServer[Any]) -> ListenHandler | None:
 
 
 def connection(session: ServerSession) -> Connection:
-    """What the requests of one session have in common: what is sent by itself goes through it, and it has an end."""
+    """The connection that all requests of a session share. It sends notifications, and has an exit stack."""
     return session._connection
 
 
 def takes(server: LowLevelServer[Any], request: ServerRequestContext[Any, Any]) -> bool:
-    """Whether the parameters of a request are what its method takes: then a ``ValidationError`` is not about them."""
+    """Whether the parameters of a request are valid. If so, a ``ValidationError`` was raised by the handler's code."""
     entry = server.get_request_handler(request.method)
     try:
         if request.method in SPEC_CLIENT_METHODS:
@@ -100,12 +102,12 @@ def takes(server: LowLevelServer[Any], request: ServerRequestContext[Any, Any]) 
 
 
 def without_host_checks() -> TransportSecuritySettings:
-    """For the SDK's transport, where Host and Origin have been checked before it is reached."""
+    """The settings for a transport of the SDK whose requests have been checked already."""
     return TransportSecuritySettings(enable_dns_rebinding_protection=False)
 
 
 def own_auth(server: SDKServer) -> tuple[AuthSettings | None, TokenVerifier | None]:
-    """What the server itself says about bearer tokens."""
+    """The server's own settings for bearer tokens, and its verifier."""
     if not isinstance(server, MCPServer):
         return None, None
     return server.settings.auth, server._token_verifier
@@ -161,12 +163,13 @@ def open_sessions(manager: StreamableHTTPSessionManager) -> AbstractSet[str]:
 
 
 def has_ended(manager: StreamableHTTPSessionManager, session_id: str) -> bool:
+    """Whether the session does not exist (any more)."""
     session = manager._server_instances.get(session_id)
     return session is None or session.is_terminated
 
 
 async def offers(server: SDKServer) -> dict[str, int | None]:
-    """How many tools, resources (templates included) and prompts it has; None where only a client could ask."""
+    """How many tools, resources (with templates) and prompts there are; None if only a client's request can tell."""
     if isinstance(server, MCPServer):
         return {
             "tools": len(await server.list_tools()),
@@ -178,7 +181,7 @@ async def offers(server: SDKServer) -> dict[str, int | None]:
 
 
 def function_of(server: SDKServer, kind: str, name: str) -> Callable[..., Any] | None:
-    """The function behind a "tool", "resource", "template" or "prompt"; None where there is none.
+    """The function behind a "tool", "resource", "template" or "prompt"; None if it has none.
 
     A low-level server has one handler for all its tools.
     """

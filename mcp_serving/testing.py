@@ -1,4 +1,4 @@
-"""For the tests of a project: a client of its MCP server, in the same process."""
+"""A client of a project's MCP server for its tests, in the same process."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class Answers:
     """What the user answers to the questions of write tools, in order.
 
     Args:
-        *answers: True accepts, False declines, None closes the question without an answer; a dict accepts
-            and fills a form that has fields.
+        *answers: True accepts, False declines, and None closes the question without an answer. A dict accepts
+            and is the content of a form with fields.
 
     Example:
         >>> answers = Answers(True, False)
@@ -37,7 +37,7 @@ class Answers:
     def __init__(self, *answers: Answer) -> None:
         self._answers = list(answers)
         self.questions: list[str] = []
-        """What was asked so far."""
+        """The questions that were asked so far."""
 
     async def __call__(self, context: ClientRequestContext, params: ElicitRequestParams) -> ElicitResult | ErrorData:
         self.questions.append(params.message)
@@ -52,19 +52,19 @@ class Answers:
 
     @property
     def missing(self) -> str:
-        """Which question there was no answer for, in a sentence; empty if there was none."""
+        """An error message about the question that had no answer; empty if all had one."""
         if len(self.questions) <= len(self._answers):
             return ""
         return (
-            f"The user was asked {self.questions[len(self._answers)]!r}, and the test has no answer for that: "
-            f"it gives {len(self._answers)}."
+            f"The tool asked {self.questions[len(self._answers)]!r}, but the test has only {len(self._answers)} "
+            "answers: add one to answers=[...]."
         )
 
 
 class TestClient(Client):
-    """The SDK's client, for a server in the same process; ``client`` makes it."""
+    """The SDK's client, as ``client`` returns it."""
 
-    __test__ = False  # not a class of tests, whatever pytest thinks of its name
+    __test__ = False  # pytest takes each class whose name begins with Test for a class of tests
 
     async def call_tool(self, *args: Any, **kwargs: Any) -> CallToolResult:
         """The SDK's ``call_tool``.
@@ -88,16 +88,16 @@ async def client(
     mode: Literal["auto", "legacy"] = "auto",
     **options: Any,
 ) -> AsyncIterator[Client]:
-    """A client of the SDK, connected to ``mcp`` without a process or a socket between.
+    """A client of the SDK, connected to ``mcp`` without another process and without a socket.
 
-    Sync tools run in the thread of the test where there is one (Django's async tests, ``async_to_sync``), and
-    so in its transaction. The server's lifespan is entered for the client and left after it. Several clients
-    may be open at once, each with a user of its own.
+    If the test runs in ``async_to_sync``, as Django's async tests do, sync tools run in the test's thread, and so in
+    its transaction. The server's lifespan is entered for the client and left after it. Several clients may be open at
+    once, each with its own user.
 
     Args:
         mcp: the server.
-        user: the Django user that calls; anonymous if left out.
-        answers: what the user answers to write tools; without it, the client cannot be asked.
+        user: the Django user who calls; anonymous by default.
+        answers: the user's answers to the questions of write tools. Without it, the client cannot be asked.
         mode: "auto" speaks protocol 2026-07-28, "legacy" 2025-11-25.
         **options: further options of the SDK's ``Client``.
 
@@ -116,7 +116,7 @@ async def client(
             return await call_next(ctx)
 
     server = sdk.low_level(mcp)
-    with _failures_as_they_are() as body:
+    with _original_exception() as body:
         async with (
             server.lifespan(server) as state,
             TestClient(sdk.joined(server, state, as_user), mode=mode, **options) as session,
@@ -126,10 +126,10 @@ async def client(
 
 
 @contextmanager
-def _failures_as_they_are() -> Iterator[AbstractContextManager[None]]:
-    """Raise what the test raised, which the task groups of the client would wrap in groups.
+def _original_exception() -> Iterator[AbstractContextManager[None]]:
+    """Raise the test's own exception, which the task groups of the client wrap in exception groups.
 
-    A group is no failed assertion to a test runner, and no skipped test either.
+    A test runner does not recognise a failed assertion or a skipped test in a group.
     """
     failures: list[BaseException] = []
 

@@ -382,7 +382,7 @@ class TheClientInADjangoTest(TestCase):
                 await session.call_tool("acreate", {"name": f"amade-{mode}"})
         assert await User.objects.filter(username__contains="made-").acount() == 4
 
-    async def test_a_permission_that_is_granted_meanwhile_counts(self) -> None:
+    async def test_a_permission_that_is_granted_during_a_session_counts(self) -> None:
         ann = await User.objects.aget(username="ann")
         assert not await ann.ahas_perm("auth.view_user")  # and remembers it
         async with client(self.made, user=ann) as session:
@@ -390,18 +390,18 @@ class TheClientInADjangoTest(TestCase):
             await ann.user_permissions.aadd(await Permission.objects.aget(codename="view_user"))
             assert not (await session.call_tool("names", {})).is_error
 
-    def test_nothing_of_all_that_is_left(self) -> None:
+    def test_the_transaction_of_each_test_is_rolled_back(self) -> None:
         assert sorted(User.objects.values_list("username", flat=True)) == in_django.USERS
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_a_question_without_an_answer_fails_the_test_and_says_so(mode: Any) -> None:
+def test_a_question_without_an_answer_fails_the_test_and_names_the_question(mode: Any) -> None:
     async def work() -> None:
         async with client(server, answers=[True], mode=mode) as session:
             await session.call_tool("cancel", {"number": 1})
             await session.call_tool("cancel", {"number": 2})
 
-    with pytest.raises(AssertionError, match=r"The user was asked 'Cancel order 2.', and the test has no answer"):
+    with pytest.raises(AssertionError, match=r"The tool asked 'Cancel order 2.', but the test has only 1 answers"):
         run(work)
 
 
