@@ -12,9 +12,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import anyio
+import httpx2
 import pytest
 from anyio import to_thread
 from mcp import Client, StdioServerParameters
+from mcp.client.streamable_http import streamable_http_client
 
 from tests.support.daphne_limits import accepts
 from tests.support.documents import DOCS, blocks, environment_of_a_project, manage, project, write_file, write_files
@@ -192,6 +194,82 @@ Task.objects.get(pk=1).save()
             return "ResourceUpdated(uri='tasks://open')" in printed.read_text()
 
         wait_until(is_told, "the client of the page gets a notification")
+
+
+@contextmanager
+def serving_http(folder: Path, *command: str) -> Iterator[tuple[Process, str]]:
+    """A project's server on a free port, and its address."""
+    serving = folder / "mysite" / "serving.py"
+    serving.write_text(serving.read_text().replace("port=8000", "port=0"))
+    command = command or ("manage.py", "runmcp", "--transport", "http")
+    with running([sys.executable, *command], env=environment_of_a_project(), cwd=folder) as process:
+        yield process, process.wait_for(r"is at (http://127.0.0.1:\d+)/mcp")[1]
+
+
+def token_of_ann(folder: Path) -> str:
+    manage(folder, "manage.py", "shell", "--verbosity", "0", "-c", "User.objects.create_user('ann')")
+    return manage(folder, "manage.py", "mcptoken", "create", "ann").strip()
+
+
+async def tools(url: str, token: str = "", call: str = "") -> list[str]:
+    """The names of the tools at this address, after a call of one of them."""
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    with anyio.fail_after(DEADLINE):
+        async with (
+            httpx2.AsyncClient(headers=headers, timeout=DEADLINE) as http,
+            Client(streamable_http_client(url, http_client=http)) as client,
+        ):
+            if call:
+                assert not (await client.call_tool(call, {})).is_error
+            return [tool.name for tool in (await client.list_tools()).tools]
+
+
+def test_the_page_about_several_servers_mounts_one_for_everybody_and_one_for_tokens(
+    tutorial: Path, tmp_path: Path
+) -> None:
+    folder = copy_with(tmp_path / "mysite", tutorial, "howto/several-servers.md", "mysite/public.py", "mysite/asgi.py")
+    token = token_of_ann(folder)
+    with serving_http(folder) as (_, address):
+        assert anyio.run(tools, f"{address}/public/mcp", "", "count_open_tasks") == ["count_open_tasks"]
+        assert anyio.run(tools, f"{address}/mcp", token, "open_tasks") == ["open_tasks"]
+        assert httpx2.post(f"{address}/mcp", json={}).status_code == 401
+    over_stdio = ["manage.py", "runmcp", "--server", "mysite.public.server"]
+    assert anyio.run(answers, folder, over_stdio, "count_open_tasks") == [1]
+
+
+def test_the_middleware_and_the_route_of_the_page_about_the_sdks_features_work(tutorial: Path, tmp_path: Path) -> None:
+    folder = copy_with(tmp_path / "mysite", tutorial, "howto/sdk-features.md", "mysite/mcp.py, at the end")
+    token = token_of_ann(folder)
+    page = (DOCS / "howto" / "sdk-features.md").read_text()
+    with serving_http(folder) as (process, address):
+        anyio.run(tools, f"{address}/mcp", token, "open_tasks")
+        process.wait_for(r"ann called open_tasks: \d\.\d+ s")
+        answer = httpx2.get(f"{address}/tasks/health")  # without a token
+        assert f"GET /tasks/health\n{answer.text.replace('1', '2')}\n" in page
+        assert httpx2.get(f"{address}/tasks/health", headers={"Host": "evil.example"}).status_code == 421
+    over_stdio = [sys.executable, "manage.py", "runmcp"]
+    with running(over_stdio, env=environment_of_a_project(), cwd=folder) as process:
+        process.send(INITIALIZE, INITIALIZED, call(1, "open_tasks"))
+        process.wait_for(r"AnonymousUser called open_tasks")
+
+
+def test_the_script_of_its_own_serves_both_and_the_page_about_settings_makes_its_log_visible(
+    tutorial: Path, tmp_path: Path
+) -> None:
+    folder = copy_with(tmp_path / "mysite", tutorial, "howto/script.md", "serve.py")
+    for _, code in blocks(DOCS / "reference" / "settings.md"):
+        if "LOGGING" in code:
+            write_file(folder, code)
+    token = token_of_ann(folder)
+    with serving_http(folder, "serve.py") as (process, address):
+        assert anyio.run(tools, f"{address}/mcp", token, "open_tasks") == ["open_tasks"]
+        process.send(INITIALIZE, INITIALIZED, call(1, "open_tasks"))
+        assert "serverInfo" in process.receive()["result"]
+        assert process.receive()["result"]["structuredContent"] == {"result": ["1: one"]}
+        assert process.popen.stdin is not None
+        process.popen.stdin.close()
+        assert process.wait() == 0
+    assert re.search(r"\d INFO mcp_serving\.server: Shutting down", process.errors)
 
 
 def copy_with(folder: Path, tutorial: Path, page: str, *files: str) -> Path:
