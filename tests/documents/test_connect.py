@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +18,17 @@ from tests.support.documents import DOCS, blocks, environment_of_a_project, mana
 from tests.support.harness import DEADLINE, running
 
 PAGE = DOCS / "connect.md"
+PATIENCE = 3 * DEADLINE  # in it, a Python imports Django and the SDK on a busy machine
+SLOW_TOOL = '''
+
+@server.tool()
+def slow() -> str:
+    """Takes longer than the default timeout of httpx2."""
+    import time
+
+    time.sleep(6)
+    return "done"
+'''
 TASK = "Task.objects.create(title='Feed the cat'); User.objects.create_user('ann')"
 
 
@@ -27,6 +37,8 @@ def mysite(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = project(tmp_path_factory.mktemp("connect") / "mysite")
     write_files(folder, "connect.md")
     manage(folder, "manage.py", "shell", "--verbosity", "0", "-c", TASK)
+    with (folder / "mysite" / "mcp.py").open("a") as server:
+        server.write(SLOW_TOOL)
     serving = folder / "mysite" / "serving.py"
     assert "port=8000" in serving.read_text()
     serving.write_text(serving.read_text().replace("port=8000", "port=0"))  # 8000 may be in use on this machine
@@ -58,7 +70,7 @@ def test_the_command_in_a_clients_configuration_serves_the_project(entry: dict[s
     parameters = StdioServerParameters(command=sys.executable, args=arguments, env=environment_of_a_project(), cwd="/")
 
     async def work() -> None:
-        with anyio.fail_after(DEADLINE):
+        with anyio.fail_after(PATIENCE):
             async with Client(parameters) as client:
                 await has_the_tools(client)
 
@@ -75,22 +87,21 @@ def test_the_addresses_headers_and_the_client_on_the_page_reach_a_server_over_ht
             url = entry["url"].replace("http://127.0.0.1:8000", address)
             headers = {name: value.replace("mcp_...", token) for name, value in entry["headers"].items()}
             anyio.run(over_http, url, headers)
-        script = (mysite / "try_http.py").read_text().replace("http://127.0.0.1:8000", address)
-        done = subprocess.run(
-            [sys.executable, "-c", script],
-            env=environment_of_a_project(TOKEN=token),
-            capture_output=True,
-            text=True,
-            timeout=DEADLINE,
-        )
-        assert done.stdout.startswith("2026-07-28\n"), done.stderr
-        assert "1: Feed the cat" in done.stdout
+
+        def run(script: str, *arguments: str) -> str:
+            code = (mysite / script).read_text().replace("http://127.0.0.1:8000", address)
+            return manage(mysite, "-c", code, *arguments, TOKEN=token)
+
+        printed = run("call.py")
+        assert printed.startswith("2026-07-28\n")
+        assert "1: Feed the cat" in printed
+        assert run("try_http.py", "slow", "{}") == "done\n"
 
 
 async def over_http(url: str, headers: dict[str, str]) -> None:
-    with anyio.fail_after(DEADLINE):
+    with anyio.fail_after(PATIENCE):
         async with (
-            httpx2.AsyncClient(headers=headers, timeout=DEADLINE) as http,
+            httpx2.AsyncClient(headers=headers, timeout=PATIENCE) as http,
             Client(streamable_http_client(url, http_client=http)) as client,
         ):
             await has_the_tools(client)
