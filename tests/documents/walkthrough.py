@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
+import shlex
 import signal
 import site
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -15,6 +16,27 @@ from tests.support.documents import blocks, write_file
 from tests.support.harness import DEADLINE, ROOT, environment
 
 END = "=== the command has ended: "
+AT_A_TERMINAL = """
+import os, pty, sys
+
+command, *answers = sys.argv[1:]
+child, terminal = pty.fork()
+if not child:
+    os.execvp("bash", ["bash", "-c", f"stty -opost; {command}"])
+printed = b""
+while True:
+    try:
+        piece = os.read(terminal, 4096)
+    except OSError:  # the command has ended
+        break
+    os.write(1, piece)
+    printed += piece
+    if printed.lower().endswith(b"[y/n] "):
+        os.write(terminal, answers.pop(0).encode() + b"\\n")
+        printed = b""
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+"""A program that runs a command at a terminal of its own and answers its questions."""
 
 
 class Shell:
@@ -26,11 +48,13 @@ class Shell:
         # `python3` is the Python that runs the tests: the packages that it lends may be compiled for it.
         (programs / "python3").write_text(f'#!/bin/sh\nexec "{sys._base_executable}" "$@"\n')  # type: ignore[attr-defined]
         (programs / "python3").chmod(0o755)
+        (programs / "at_a_terminal.py").write_text(AT_A_TERMINAL)
         env = {key: value for key, value in environment().items() if not key.startswith(("DJANGO_", "PYTHON"))}
         env["PATH"] = f"{programs}:/usr/bin:/bin"
+        env["HOME"] = str(folder)  # a page may configure an MCP client, in a file of its user
         # The lines of a script and of its child then come in the order in which they were written, as in a terminal.
         env["PYTHONUNBUFFERED"] = "1"
-        self._folder = folder
+        self._programs = programs
         self._shell = subprocess.Popen(
             ["bash"],
             stdin=subprocess.PIPE,
@@ -42,16 +66,16 @@ class Shell:
             start_new_session=True,
         )
 
-    def type(self, command: str, answers: str = "") -> str:
-        """Run a command and return what it prints; ``answers`` is its standard input.
+    def type(self, command: str, answers: Sequence[str] = ()) -> str:
+        """Run a command and return what it prints; with answers, at a terminal, where they are typed.
 
         Raises:
             AssertionError: its exit status is not 0.
         """
-        typed = self._folder / "typed"
-        typed.write_text(answers)
+        if answers:
+            command = f"python3 {self._programs}/at_a_terminal.py {shlex.join([command, *answers])}"
         assert self._shell.stdin is not None
-        self._shell.stdin.write(f"{{ {command}\n}} < {typed}; echo '{END}'$?\n")
+        self._shell.stdin.write(f"{{ {command}\n}} < /dev/null; echo '{END}'$?\n")
         self._shell.stdin.flush()
         printed = self._read_to(re.escape(END))
         status = printed[-1].removeprefix(END)
@@ -138,12 +162,9 @@ def follow(page: Path, first: Shell, second: Shell, project: Path) -> str:
                 (port,) = re.match(ready, line).groups()  # type: ignore[union-attr]
                 current = second
                 continue
-            answers = "".join(f"{answer}\n" for answer in re.findall(r"\[y/n\] (\w)$", printed, re.MULTILINE))
-            # A terminal shows what is typed; a pipe does not.
-            expected = re.sub(r"(\[y/n\] )\w\n", r"\1", printed)
-            said = current.type(command, answers)
+            said = current.type(command, re.findall(r"\[y/[nN]\] (\w)$", printed, re.MULTILINE))
             if printed:
-                assert said == expected, command
+                assert said == printed, command
             if "-m venv" in command:
                 lend_packages(project / ".venv")
     return port
