@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,8 +15,11 @@ import pytest
 from mcp import Client, StdioServerParameters
 from mcp.client.streamable_http import streamable_http_client
 
+from mcp_serving.inspection.client_configurations import CLIENTS
 from tests.support.documents import DOCS, blocks, environment_of_a_project, manage, project, write_files
 from tests.support.harness import DEADLINE, running
+
+pytestmark = pytest.mark.process
 
 PAGE = DOCS / "connect.md"
 PATIENCE = 3 * DEADLINE  # in it, a Python imports Django and the SDK on a busy machine
@@ -55,6 +59,13 @@ def entries() -> Iterator[dict[str, Any]]:
 
 COMMANDS = [entry for entry in entries() if "command" in entry]
 ADDRESSES = [entry for entry in entries() if "url" in entry]
+
+
+def test_the_page_names_each_client_that_the_command_knows() -> None:
+    listed = re.findall(r"^\| `([\w-]+)` \| ([^|]+) \| (.+?) \|$", PAGE.read_text(), re.MULTILINE)
+    assert {name: label for name, label, _ in listed} == {client.key: client.label for client in CLIENTS.values()}
+    for name, _, file in listed:
+        assert CLIENTS[name].path().name in file
 
 
 def test_the_page_configures_three_clients_over_stdio_and_two_over_http() -> None:

@@ -13,6 +13,9 @@ from tests.support.documents import DOCS
 pytestmark = pytest.mark.process
 
 
+pytestmark = pytest.mark.process
+
+
 @pytest.fixture
 def terminal(tmp_path: Path) -> Iterator[Shell]:
     with shell(tmp_path) as opened:
