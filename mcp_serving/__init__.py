@@ -1,7 +1,7 @@
 """Serve the Model Context Protocol from a Django project: over stdio, over Daphne, or over both.
 
-Everything is imported when it is first used: listing this app in ``INSTALLED_APPS`` must not make the
-other management commands load the MCP SDK or Daphne.
+A name is imported when it is first used, so that other management commands of a project with this app in
+``INSTALLED_APPS`` load neither the MCP SDK nor Daphne.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from mcp_serving.transport import Transport
     from mcp_serving.users import get_user
 
-_HOMES = {
+_MODULES = {
     "AccessNotStated": "errors",
     "ChannelLayerBus": "notifications.bus",
     "InMemoryEventStore": "sessions.memory_event_store",
@@ -116,9 +116,9 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    value = getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
     globals()[name] = value
     return value
 
