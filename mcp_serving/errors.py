@@ -37,6 +37,10 @@ class ListenError(OSError):
     """The server could not listen: the address is in use, or permission was denied."""
 
 
+class ReactorHasRun(RuntimeError):
+    """A Daphne server has run in this process before. Twisted's reactor cannot run a second time."""
+
+
 class ShutdownTimeout(TimeoutError):
     """The deadline of the shutdown passed; the message names the calls that were still running."""
 

@@ -7,6 +7,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import django
 from django.apps import apps
 from django.core.exceptions import ImproperlyConfigured
 from django.utils import module_loading
@@ -75,7 +76,7 @@ def load_server(path: str) -> Any:
 
 def cause_of(error: Exception) -> str:
     """An exception in one line, with the file and line in the project's code where it was raised."""
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not _is_import_machinery(frame.filename)]
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not _is_library(frame.filename)]
     where = f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
     return f"{in_one_line(error)}{where}"
 
@@ -85,11 +86,10 @@ def in_one_line(error: Exception) -> str:
     return f"{type(error).__name__}: {' '.join(str(error).split())}".removesuffix(": ")
 
 
-def _is_import_machinery(filename: str) -> bool:
-    """Whether a frame belongs to this package, to Django's ``import_string`` or to Python's import system."""
+def _is_library(filename: str) -> bool:
+    """Whether a frame belongs to this package, to Django or to Python's import system."""
     return (
-        Path(__file__).parent in Path(filename).parents
-        or filename == module_loading.__file__
+        not {Path(__file__).parent, Path(django.__file__).parent}.isdisjoint(Path(filename).parents)
         or "importlib" in filename
         or filename.startswith("<")  # generated code, such as a dataclass's __init__
     )

@@ -27,7 +27,7 @@ from twisted.internet.tcp import Server as ServerConnection
 from twisted.logger import globalLogBeginner
 from twisted.protocols.tls import TLSMemoryBIOFactory, TLSMemoryBIOProtocol
 
-from mcp_serving.errors import InvalidEndpoint, InvalidHTTPServer, ListenError, NoApplication
+from mcp_serving.errors import InvalidEndpoint, InvalidHTTPServer, ListenError, NoApplication, ReactorHasRun
 from mcp_serving.loading import cause_of
 from mcp_serving.web_servers.daphne import STALLED_SECONDS
 from mcp_serving.web_servers.middleware import RequestTrackingMiddleware
@@ -111,14 +111,14 @@ class DaphneTransport:
     ``listen_error`` are listened to.
 
     Raises:
-        RuntimeError: a Daphne server has run in this process already.
+        ReactorHasRun: a Daphne server has run in this process before.
     """
 
     _has_run = False
 
     def __init__(self, server: Any) -> None:
         if DaphneTransport._has_run:
-            raise RuntimeError("Twisted's reactor runs once in a process, and it has run: start a new process.")
+            raise ReactorHasRun("Twisted's reactor runs once in a process, and it has run: start a new process.")
         self.started: asyncio.Future[None] = loop.create_future()
         """Done once ``run`` may be called: Daphne runs the event loop itself."""
         self._server = server

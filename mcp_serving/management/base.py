@@ -27,6 +27,7 @@ USER_MISTAKES = (
     errors.ListenError,
     errors.NoApplication,
     errors.NoHTTPServer,
+    errors.ReactorHasRun,
     errors.ShutdownTimeout,
 )
 """Reported in one line, without a traceback."""

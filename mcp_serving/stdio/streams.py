@@ -14,6 +14,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from enum import Enum, auto
 
+from mcp_serving.errors import ListenError
+
 CHUNK = 64 * 1024
 
 
@@ -23,11 +25,15 @@ class StandardStreams:
     While they are claimed, file descriptor 1 is standard error and file descriptor 0 is /dev/null, for this process
     and for its children. So ``print()``, ``os.write(1, ...)``, logging handlers and child processes can neither write
     between the messages nor read one.
+
+    Raises:
+        ListenError: one of the two is closed.
     """
 
     def __init__(self) -> None:
-        self.stdin = _above_standard_streams(0)
-        self.stdout = _above_standard_streams(1)
+        must_be_open()
+        self.stdin = fcntl.fcntl(0, fcntl.F_DUPFD_CLOEXEC, 3)
+        self.stdout = fcntl.fcntl(1, fcntl.F_DUPFD_CLOEXEC, 3)
         _point_at(0, os.open(os.devnull, os.O_RDONLY))
         _point_at(1, _standard_error())
         # Text that was printed before and is still buffered would otherwise be written between messages, at release.
@@ -39,7 +45,7 @@ class StandardStreams:
 
     @property
     def is_null(self) -> bool:
-        """Whether standard input is /dev/null, or was closed at the start of the process."""
+        """Whether standard input is /dev/null."""
         return os.path.sameopenfile(self.stdin, 0)
 
     def release(self) -> None:
@@ -49,24 +55,34 @@ class StandardStreams:
         _point_at(1, self.stdout)
 
 
+def must_be_open() -> None:
+    """Check that an MCP client can be connected to standard input and output.
+
+    Raises:
+        ListenError: one of the two was closed when the process started, or is closed now.
+    """
+    for descriptor, name, stream in ((0, "input", sys.__stdin__), (1, "output", sys.__stdout__)):
+        # Where Python found it closed, a library may have opened another file with its number since.
+        if stream is None or not is_open(descriptor):
+            raise ListenError(
+                f"Standard {name} is closed. An MCP client is connected to standard input and output; a service uses "
+                "the transport http."
+            )
+
+
+def is_open(descriptor: int) -> bool:
+    """Whether a file descriptor is open."""
+    try:
+        os.fstat(descriptor)
+    except OSError:
+        return False
+    return True
+
+
 def _flush_stdout() -> None:
-    if sys.stdout is not None:  # None if the process was started with the descriptor closed
+    if sys.stdout is not None:
         with suppress(OSError, ValueError):
             sys.stdout.flush()
-
-
-def _above_standard_streams(descriptor: int) -> int:
-    try:
-        return fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, 3)
-    except OSError as error:
-        if error.errno != errno.EBADF:
-            raise
-    # The process was started with the descriptor closed (`<&-`): use an empty input, or an output that nobody reads.
-    null = os.open(os.devnull, os.O_RDWR)
-    try:
-        return fcntl.fcntl(null, fcntl.F_DUPFD_CLOEXEC, 3)
-    finally:
-        os.close(null)
 
 
 def _standard_error() -> int:
@@ -77,9 +93,6 @@ def _standard_error() -> int:
 
 
 def _point_at(descriptor: int, target: int) -> None:
-    if target == descriptor:  # it was closed, and the file that was just opened got its number
-        os.set_inheritable(descriptor, True)
-        return
     os.dup2(target, descriptor)
     os.close(target)
 

@@ -114,7 +114,7 @@ def test_piped_requests_are_answered_before_the_process_exits(notes: Notes) -> N
     assert notes.all() == ["lifespan entered", "slow started", "slow finally", "slow finished", "lifespan left"]
 
 
-@pytest.mark.parametrize("buffering", [{}, {"PYTHONUNBUFFERED": "1"}], ids=["buffered", "unbuffered"])
+@pytest.mark.parametrize("buffering", [{"PYTHONUNBUFFERED": ""}, {"PYTHONUNBUFFERED": "1"}], ids=["buffered", "unbuffered"])
 def test_nothing_that_a_tool_writes_to_standard_output_reaches_the_client(buffering: dict[str, str]) -> None:
     with runmcp(env=buffering) as process:
         process.send(INITIALIZE, INITIALIZED, call(1, "shout"), call(2, "immediate", text="after it"))
@@ -196,20 +196,18 @@ def test_dev_null_as_standard_input_ends_the_process_at_once_with_the_reason() -
 
 def redirected(redirection: str, notes: Notes, *messages: dict[str, Any]) -> subprocess.CompletedProcess[bytes]:
     command = f"exec {shlex.join([*MANAGE, 'runmcp'])} {redirection}"
-    env = environment(**notes.env)
-    return subprocess.run(["sh", "-c", command], input=lines(*messages), env=env, cwd=ROOT, capture_output=True)
+    return subprocess.run(
+        ["sh", "-c", command],
+        input=lines(*messages),
+        env=environment(**notes.env),
+        cwd=ROOT,
+        capture_output=True,
+        timeout=60,
+    )
 
 
-@pytest.mark.parametrize("closed", ["<&-", "<&- >&- 2>&-"])
-def test_it_ends_cleanly_where_it_is_started_with_closed_descriptors(closed: str, notes: Notes) -> None:
-    done = redirected(closed, notes)
-    assert (done.returncode, done.stdout) == (0, b"")
-    assert notes.all() == ["lifespan entered", "lifespan left"]
-
-
-@pytest.mark.parametrize("nowhere", [">/dev/null", ">&-"])
-def test_with_dev_null_as_standard_output_it_serves_to_the_end_of_its_input(nowhere: str, notes: Notes) -> None:
-    done = redirected(nowhere, notes, INITIALIZE, INITIALIZED, call(1, "slow", seconds=0))
+def test_with_dev_null_as_standard_output_it_serves_to_the_end_of_its_input(notes: Notes) -> None:
+    done = redirected(">/dev/null", notes, INITIALIZE, INITIALIZED, call(1, "slow", seconds=0))
     assert (done.returncode, done.stdout) == (0, b"")
     assert b"jsonrpc" not in done.stderr
     assert notes.all()[-2:] == ["slow finished", "lifespan left"]

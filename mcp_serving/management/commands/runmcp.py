@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-import atexit
-import logging
 import os
 import select
 import signal
-import sys
 import traceback
 from argparse import ArgumentParser
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError
 
 from mcp_serving import conf, errors, loading
 from mcp_serving.management.base import one_line_errors, user_named
+from mcp_serving.management.process import exit_at_once, open_closed_descriptors
 from mcp_serving.sdk_installation import sdk_problem
-from mcp_serving.stdio.streams import StandardStreams
+from mcp_serving.stdio.streams import StandardStreams, must_be_open
 from mcp_serving.transport import Transport
 
 if TYPE_CHECKING:
@@ -29,8 +27,9 @@ if TYPE_CHECKING:
 
 
 class Command(BaseCommand):
+    streams: StandardStreams | None = None
+    """Standard input and output, if they are claimed already."""
     _transport: Transport
-    _streams: StandardStreams | None = None
     _owns_process = False
     _server: Server | None = None
     _process_id = 0
@@ -82,7 +81,7 @@ class Command(BaseCommand):
             with suppress(OSError):
                 traceback.print_exc()
             status = 1
-        _exit(status)
+        exit_at_once(status)
 
     def _on_signal(self, number: int, _: object) -> None:
         """Handle a signal before and after the server runs. While it runs, the server handles signals itself."""
@@ -97,19 +96,28 @@ class Command(BaseCommand):
         # The streams are claimed here, before Django's part of the command can print to standard output.
         with one_line_errors():
             self._transport = _transport(options["transport"])
-        if not self._transport.uses_stdio:
-            return super().execute(*args, **options)
-        self._streams = StandardStreams()
+            self._claim_streams()
         try:
             return super().execute(*args, **options)
         finally:
-            if not self._owns_process:
-                self._streams.release()
+            if self.streams is not None and not self._owns_process:
+                self.streams.release()
+
+    def _claim_streams(self) -> None:
+        if self._transport.uses_stdio:
+            must_be_open()
+        elif self.streams is not None:
+            self.streams.release()
+            self.streams = None
+        if self._owns_process:
+            open_closed_descriptors()
+        if self._transport.uses_stdio and self.streams is None:
+            self.streams = StandardStreams()
 
     def handle(self, *args: Any, **options: Any) -> None:
         with one_line_errors():
             self._server = self._build(options)
-            self._server.run(announce=self._announce, streams=self._streams)
+            self._server.run(announce=self._announce, streams=self.streams)
 
     def _announce(self, line: str) -> None:
         # None of these may block or end the shutdown: the other end of standard error is gone (OSError), standard
@@ -189,18 +197,3 @@ def _transport(option: str | None) -> Transport:
         except errors.InvalidTransport as error:
             raise CommandError(f"MCP_TRANSPORT in the environment: {error}") from error
     return conf.configuration().transport
-
-
-def _exit(status: Any) -> NoReturn:
-    """End the process at once, even if threads still run.
-
-    Worker threads are not daemons: an idle thread of anyio, or a thread in a call that cannot be cancelled, would
-    block the exit of the interpreter. The shutdown has already waited for such threads until its deadline. Even
-    without them, the interpreter's own cleanup takes longer than the shutdown of an idle server.
-    """
-    atexit._run_exitfuncs()
-    logging.shutdown()
-    for stream in filter(None, (sys.stdout, sys.stderr)):  # None if the process was started with it closed
-        with suppress(OSError, ValueError):
-            stream.flush()
-    os._exit(status if isinstance(status, int) else 0 if status is None else 1)
