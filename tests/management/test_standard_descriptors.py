@@ -26,6 +26,8 @@ from tests.support.harness import (
     wait_until,
 )
 
+pytestmark = pytest.mark.process
+
 ENTRY_POINT = [sys.executable, "-m", "mcp_serving"]
 COMMANDS = pytest.mark.parametrize("command", [[*MANAGE, "runmcp"], ENTRY_POINT], ids=["runmcp", "python -m"])
 WITH_DAPHNE = {"TEST_APPS": '["daphne"]'}

@@ -114,7 +114,9 @@ def test_piped_requests_are_answered_before_the_process_exits(notes: Notes) -> N
     assert notes.all() == ["lifespan entered", "slow started", "slow finally", "slow finished", "lifespan left"]
 
 
-@pytest.mark.parametrize("buffering", [{"PYTHONUNBUFFERED": ""}, {"PYTHONUNBUFFERED": "1"}], ids=["buffered", "unbuffered"])
+@pytest.mark.parametrize(
+    "buffering", [{"PYTHONUNBUFFERED": ""}, {"PYTHONUNBUFFERED": "1"}], ids=["buffered", "unbuffered"]
+)
 def test_nothing_that_a_tool_writes_to_standard_output_reaches_the_client(buffering: dict[str, str]) -> None:
     with runmcp(env=buffering) as process:
         process.send(INITIALIZE, INITIALIZED, call(1, "shout"), call(2, "immediate", text="after it"))
