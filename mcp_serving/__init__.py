@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from mcp_serving.asgi.handler import StreamableHTTPHandler
+    from mcp_serving.current_request import is_preview
     from mcp_serving.errors import (
         AccessNotStated,
         InvalidEndpoint,
@@ -73,6 +74,7 @@ _MODULES = {
     "anotify_resources_changed": "notifications.publish",
     "anotify_tools_changed": "notifications.publish",
     "get_user": "users",
+    "is_preview": "current_request",
     "notify_on_change": "notifications.model_signals",
     "notify_prompts_changed": "notifications.publish",
     "notify_resource_updated": "notifications.publish",
@@ -107,6 +109,7 @@ __all__ = [
     "anotify_resources_changed",
     "anotify_tools_changed",
     "get_user",
+    "is_preview",
     "notify_on_change",
     "notify_prompts_changed",
     "notify_resource_updated",

@@ -28,6 +28,7 @@ class Configuration:
     transport: Transport = Transport.STDIO
     shutdown_timeout: float = DEFAULT_SHUTDOWN_TIMEOUT
     channel_layer: str | None = None
+    preview_mask: tuple[str, ...] = ()
 
 
 @cache
@@ -108,6 +109,12 @@ def _configured_layer(value: object) -> str:
     return value
 
 
+def _field_paths(value: object) -> tuple[str, ...]:
+    if not isinstance(value, list | tuple) or not all(isinstance(each, str) and each.count(".") == 2 for each in value):
+        raise ValueError(f"{value!r} must be a list of fields such as 'shop.Customer.email'.")
+    return tuple(value)
+
+
 def _listed(names: Iterable[str]) -> str:
     return ", ".join(map(repr, names))
 
@@ -118,6 +125,7 @@ _VALIDATORS: dict[str, Callable[[Any], Any]] = {
     "TRANSPORT": Transport,
     "SHUTDOWN_TIMEOUT": valid_shutdown_timeout,
     "CHANNEL_LAYER": _configured_layer,
+    "PREVIEW_MASK": _field_paths,
 }
 
 KEYS = tuple(_VALIDATORS)

@@ -46,6 +46,10 @@ class CurrentRequest:
     """The arguments of the tool that runs."""
     in_callers_thread: bool = False
     """True for the client for tests: handlers run in the test's own thread, and so in its transaction."""
+    is_preview: bool = False
+    """True while a tool runs only to show what it would change."""
+    held_mail: list[Any] | None = None
+    """The mail of such a run, which is not sent."""
     holds_a_thread: bool = False
     """True within a sync function in the pool, and in code that it calls through ``async_to_sync``."""
 
@@ -58,6 +62,21 @@ _current: ContextVar[CurrentRequest] = ContextVar("mcp_serving.current_request",
 def get() -> CurrentRequest:
     """The request that is being handled in the running context."""
     return _current.get()
+
+
+def is_preview() -> bool:
+    """Whether the running write tool only shows what it would change, and is rolled back afterwards.
+
+    Use it to skip actions that a rollback cannot undo: a payment, a file, a request to another service.
+
+    Example:
+        >>> @server.write_tool(confirm="Refund order {number}?", preview=True)
+        ... def refund(number: int) -> str:
+        ...     order = Order.objects.get(number=number)
+        ...     if not is_preview():
+        ...         payments.refund(order)
+    """
+    return _current.get().is_preview
 
 
 def update(**changes: Any) -> None:

@@ -59,26 +59,34 @@ def with_confirmation(
     """
     check_write_tool(function, name, confirm)
     tool = signature_with_hints(function, type_hints(function))
-    _check_has_no_alias(tool, name)
 
     @functools.wraps(function)
     async def run(**arguments: Any) -> Any:
         del arguments[CAN_ASK]
         answer: Answer = arguments.pop(ANSWER)
         await use_answer(name, threads)
-        if isinstance(answer, DeclinedElicitation):
-            raise UserDeclined(
-                f"The user said no to {name}: nothing was done. Do not call it again unless the user asks for it."
-            )
-        if isinstance(answer, CancelledElicitation):
-            raise UserCanceled(
-                f"The user closed the question about {name} without an answer: nothing was done. "
-                "Ask what the user wants before calling it again."
-            )
+        check_accepted(answer, name)
         return await threads.call(function, **arguments)
 
-    set_signature(run, _signature(tool, _can_ask(name), _question(tool, name, confirm, threads)))
+    set_signature(run, confirmed_signature(tool, name, _question(tool, name, confirm, threads)))
     return run
+
+
+def check_accepted(answer: Answer, name: str) -> None:
+    """Go on only if the user said yes.
+
+    Raises:
+        UserDeclined, UserCanceled: the user said no, or closed the question.
+    """
+    if isinstance(answer, DeclinedElicitation):
+        raise UserDeclined(
+            f"The user said no to {name}: nothing was done. Do not call it again unless the user asks for it."
+        )
+    if isinstance(answer, CancelledElicitation):
+        raise UserCanceled(
+            f"The user closed the question about {name} without an answer: nothing was done. "
+            "Ask what the user wants before calling it again."
+        )
 
 
 def _check_has_no_alias(tool: inspect.Signature, name: str) -> None:
@@ -92,14 +100,18 @@ def _check_has_no_alias(tool: inspect.Signature, name: str) -> None:
                 )
 
 
-def _signature(tool: inspect.Signature, can_ask: Callable[..., Any], question: Callable[..., Any]) -> inspect.Signature:
+def confirmed_signature(tool: inspect.Signature, name: str, question: Callable[..., Any]) -> inspect.Signature:
     """The tool's signature, with two resolved parameters around its own; the SDK resolves them in this order.
 
     Whether the user can be asked is checked before the tool's own resolvers run. The question comes last.
+
+    Raises:
+        ValueError: an argument has an alias.
     """
+    _check_has_no_alias(tool, name)
     keyword = inspect.Parameter.KEYWORD_ONLY
     parameters = [
-        inspect.Parameter(CAN_ASK, keyword, annotation=Annotated[None, Resolve(can_ask)]),
+        inspect.Parameter(CAN_ASK, keyword, annotation=Annotated[None, Resolve(_can_ask(name))]),
         *(parameter.replace(kind=keyword) for parameter in tool.parameters.values()),
         inspect.Parameter(ANSWER, keyword, annotation=Annotated[Answer, Resolve(question)]),
     ]
@@ -116,17 +128,27 @@ def _question(
     used = arguments_in_question(tool, name, confirm)
 
     async def ask(**arguments: Any) -> Elicit[Confirmation]:
-        # The format string is the developer's. The client's values are only inserted, never parsed as a format.
-        text = await threads.call(confirm, **arguments) if callable(confirm) else confirm.format(**arguments)
-        if text is None or not str(text).strip():
-            raise ValueError(f"The question of tool {name!r} is empty: its confirm has to return a text.")
+        text = await question_text(confirm, name, threads, arguments)
         ask_about(name)
-        return Elicit(str(text), Confirmation)
+        return Elicit(text, Confirmation)
 
     ask.__qualname__ = f"confirm {name}"  # its name in the protocol: the same in every worker
     parameters = [tool.parameters[each].replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in used]
     set_signature(ask, inspect.Signature(parameters, return_annotation=Elicit[Confirmation]))
     return ask
+
+
+async def question_text(confirm: Confirm, name: str, threads: DjangoThreads, arguments: dict[str, Any]) -> str:
+    """The text of a question.
+
+    Raises:
+        ValueError: it is empty.
+    """
+    # The format string is the developer's. The client's values are only inserted, never parsed as a format.
+    text = await threads.call(confirm, **arguments) if callable(confirm) else confirm.format(**arguments)
+    if text is None or not str(text).strip():
+        raise ValueError(f"The question of tool {name!r} is empty: its confirm has to return a text.")
+    return str(text)
 
 
 # Whether the client can ask its user

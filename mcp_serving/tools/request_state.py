@@ -85,6 +85,12 @@ class Round:
     asked_about: dict[str, str] = field(default_factory=dict)
     """The digest of the arguments that each tool asked about. If one tool calls another, these are not the arguments
     of the request."""
+    previews: dict[str, tuple[str, int]] = field(default_factory=dict)
+    """For each tool with a preview: the digest of the last one that the user saw, and how often the user was asked."""
+    results: dict[str, Any] = field(default_factory=dict)
+    """The results of tools with a preview that have run for good; they do not travel."""
+    context: Any = None
+    """The SDK's context, in which a client up to 2025-11-25 is asked again."""
     lifetime: float = LIFETIME
     brings_answers: bool = False
 
@@ -113,16 +119,16 @@ class OneCallCodec:
 
     def seal(self, payload: bytes) -> str:
         now = current_round()
-        head = [now.call, now.asked_at or time.time(), now.asked_about]
+        head = [now.call, now.asked_at or time.time(), now.asked_about, now.previews]
         return self._codec.seal(json.dumps(head).encode() + b"\n" + payload)
 
     def unseal(self, token: str) -> bytes:
         head, _, payload = self._codec.unseal(token).partition(b"\n")
         try:
-            call, asked_at, asked_about = json.loads(head)
+            call, asked_at, asked_about, previews = json.loads(head)
         except ValueError as error:
             raise InvalidRequestState("malformed") from error
-        now = Round(call, asked_at, asked_about, self._lifetime, brings_answers=True)
+        now = Round(call, asked_at, asked_about, previews, lifetime=self._lifetime, brings_answers=True)
         if now.expired:
             raise InvalidRequestState("expired")
         current_request.update(question_round=now)

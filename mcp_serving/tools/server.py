@@ -194,6 +194,7 @@ class MCPServer(PermissionCheckingServer[LifespanResultT]):
         name: str | None = None,
         *,
         confirm: Confirm,
+        preview: bool = False,
         permission: Permission | None = None,
         annotations: ToolAnnotations | None = None,
         **options: Unpack[ToolOptions],
@@ -208,11 +209,14 @@ class MCPServer(PermissionCheckingServer[LifespanResultT]):
             name: of the tool; by default the function's name.
             confirm: the question: a format string over the tool's arguments, or a callable (sync or async,
                 it may use the ORM) that takes some of them by name and returns the text.
+            preview: show the database changes in the question. The tool, which must be sync, runs in a transaction
+                that is rolled back. After "yes" it runs again, and is committed if it changes the same.
             permission: see ``tool``.
             annotations: replace the annotations "destructive, not idempotent".
             **options: the other options of ``tool``.
 
         Raises:
+            TypeError: the function is async, and ``preview`` is True.
             ValueError: the question uses an argument that the tool does not have, or the annotations say that
                 the tool only reads.
 
@@ -225,7 +229,7 @@ class MCPServer(PermissionCheckingServer[LifespanResultT]):
         def decorator(function: F) -> F:
             tool_name = name_of(function, name, "tool")
             check_write_annotations(tool_name, annotations)
-            confirmed = with_confirmation(as_function(function, tool_name), tool_name, confirm, self._threads)
+            confirmed = _confirming(preview)(as_function(function, tool_name), tool_name, confirm, self._threads)
             self.tool(tool_name, annotations=annotations or WRITE, permission=permission, **options)(confirmed)
             self.write_tools.append(tool_name)
             return function
@@ -327,6 +331,14 @@ async def _with_current_request(ctx: ServerRequestContext[Any, Any], call_next: 
     with current_request.updated(mcp_context=ctx, local_user=fresh, question_round=request_state.Round()):
         async with async_orm_thread():
             return await call_next(ctx)
+
+
+def _confirming(preview: bool) -> Callable[..., Callable[..., Any]]:
+    if not preview:
+        return with_confirmation
+    from mcp_serving.tools.previewed import with_preview  # loads Django's models, which most servers do not need here
+
+    return with_preview
 
 
 @contextmanager

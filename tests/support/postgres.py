@@ -13,6 +13,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,7 @@ class PostgreSQL:
 
     def __init__(self, port: int) -> None:
         self.port = port
+        self._numbers = count()
         with self._connect("postgres") as first:
             first.execute("CREATE DATABASE project")
         with self._connect("project") as setup:
@@ -53,16 +55,22 @@ class PostgreSQL:
     def close(self) -> None:
         self.control.close()
 
+    def fresh_databases(self, *aliases: str) -> dict[str, dict[str, Any]]:
+        """Django's settings for empty databases, one for each alias."""
+        found = {}
+        for alias in aliases:
+            name = f"fresh_{next(self._numbers)}"
+            self.control.execute(f"CREATE DATABASE {name}")
+            found[alias] = {**self._settings, "NAME": name}
+        return found
+
+    @property
+    def _settings(self) -> dict[str, Any]:
+        return {"ENGINE": "django.db.backends.postgresql", "HOST": "127.0.0.1", "PORT": self.port, "USER": "tests"}
+
     def env(self, **options: Any) -> dict[str, str]:
         """The environment for a project whose default database this is, with more of its settings."""
-        default = {
-            "ENGINE": "django.db.backends.postgresql",
-            "HOST": "127.0.0.1",
-            "PORT": self.port,
-            "USER": "tests",
-            "NAME": "project",
-            **options,
-        }
+        default = {**self._settings, "NAME": "project", **options}
         return {
             "TEST_DATABASES": json.dumps({"default": default}),
             "TEST_APPS": '["django.contrib.contenttypes", "django.contrib.auth", "tests.project.things"]',

@@ -1,0 +1,92 @@
+"""One run of a tool in a transaction: for a preview, or for good if it does what the preview showed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from django.core.exceptions import ImproperlyConfigured
+from django.db import connections, transaction
+
+from mcp_serving import current_request
+from mcp_serving.preview.changes import Run, digest
+from mcp_serving.preview.mail import held_mail
+from mcp_serving.preview.recording import recording
+from mcp_serving.preview.wording import lines
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """What one run did.
+
+    Attributes:
+        lines: its changes in words, at most 20 lines.
+        digest: of its changes; equal for two runs that do the same.
+        committed: False if everything was rolled back.
+        result: of the function; None if it was rolled back.
+    """
+
+    lines: tuple[str, ...]
+    digest: str
+    committed: bool
+    result: Any = None
+
+
+class _RollBack(Exception):
+    """Leaves the transactions without a commit."""
+
+
+def attempt(function: Callable[..., Any], /, *, expected: str | None = None, **arguments: Any) -> Attempt:
+    """Run a sync function in a transaction of each database, and describe its changes.
+
+    Args:
+        function: the tool; the code that it runs sees ``is_preview()`` without ``expected``.
+        expected: the digest of a preview. If the run does the same, it is committed. Otherwise, and without a
+            digest, it is rolled back.
+        **arguments: of the function.
+
+    Raises:
+        ImproperlyConfigured: a database has no transactions.
+        Exception: whatever the function raised; everything is rolled back then.
+    """
+    done: Attempt | None = None
+    start = datetime.now(UTC)
+    with held_mail() as mails:
+        try:
+            with _transactions():
+                with recording(connections) as recorded, current_request.updated(is_preview=expected is None):
+                    result = function(**arguments)
+                end = datetime.now(UTC)
+                run = Run(start, end, shown_as=end)
+                recipients = [list(message.recipients()) for _, message in mails]
+                found = digest(recorded, run, recipients)
+                done = Attempt(tuple(lines(recorded, run, recipients)), found, found == expected)
+                if not done.committed:
+                    raise _RollBack
+        except _RollBack:
+            assert done is not None
+            return done
+    for backend, message in mails:
+        backend.send_messages([message])
+    assert done is not None
+    return Attempt(done.lines, done.digest, committed=True, result=result)
+
+
+@contextmanager
+def _transactions() -> Iterator[None]:
+    with ExitStack() as stack:
+        for alias in connections:
+            _must_have_transactions(alias)
+            stack.enter_context(transaction.atomic(using=alias))
+        yield
+
+
+def _must_have_transactions(alias: str) -> None:
+    if not connections[alias].features.supports_transactions:
+        raise ImproperlyConfigured(
+            f"The database {alias!r} has no transactions, so that a preview cannot be rolled back: use an engine with "
+            "transactions (InnoDB for MySQL), or declare the tool without preview=True."
+        )

@@ -1,0 +1,15 @@
+"""The test project with two databases, for tests/preview."""
+
+import json
+import os
+
+from tests.project.settings import *  # noqa: F403
+
+DATABASES = json.loads(os.environ["TEST_DATABASES"])
+DATABASE_ROUTERS = ["tests.project.preview.ArchiveRouter"]
+DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
+INSTALLED_APPS = ["mcp_serving", "django.contrib.contenttypes", "django.contrib.auth", "tests.project.stock"]
+EMAIL_BACKEND = "django.core.mail.backends.filebased.EmailBackend"
+EMAIL_FILE_PATH = os.environ["TEST_MAIL"]
+MCP_SERVING = {"SERVER": "tests.project.preview.server", "PREVIEW_MASK": ["stock.Account.nickname"]}
+TIME_ZONE = "UTC"
