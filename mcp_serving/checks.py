@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import sys
 from typing import Any
 
 from django.apps import apps
 from django.conf import settings
 from django.core.checks import CheckMessage, Error, Info
 from django.core.checks import Warning as CheckWarning
+from django.core.exceptions import ImproperlyConfigured
 
 from mcp_serving import conf, loading
 from mcp_serving.sdk_installation import sdk_problem
@@ -53,43 +55,63 @@ def check_import(**_: Any) -> list[CheckMessage]:
     """With ``check --deploy``: import the server and the routers that the settings name, and check them."""
     if loading.settings_problems() or sdk_problem():
         return []  # check_settings reports them
+    try:
+        loading.discover()
+    except ImproperlyConfigured as error:
+        return [Error(str(error), id="mcp_serving.E008")]
     configuration = conf.configuration()
-    found: list[CheckMessage] = []
-    server = None
-    if configuration.server is not None:
-        try:
-            server = loading.load_server(configuration.server)
-        except Exception as error:
-            found.append(Error(f"MCP_SERVING['SERVER']: {error}", id="mcp_serving.E003"))
-        else:
-            found += _check_server(configuration.server, server)
-    # Importing the routers creates the handlers, which are checked next.
-    routers = [
-        ("MCP_SERVING['HTTP_SERVER']", configuration.http_server, "mcp_serving.E004"),
-        ("ASGI_APPLICATION", getattr(settings, "ASGI_APPLICATION", None), "mcp_serving.E005"),
+    paths = [
+        ("MCP_SERVING['SERVER']", configuration.server, "mcp_serving.E003", loading.load_server),
+        # Importing the routers creates the handlers, which are checked below.
+        ("MCP_SERVING['HTTP_SERVER']", configuration.http_server, "mcp_serving.E004", loading.load),
+        ("ASGI_APPLICATION", getattr(settings, "ASGI_APPLICATION", None), "mcp_serving.E005", loading.load),
     ]
-    for name, path, number in routers:
-        if path is not None:
-            try:
-                loading.load(path)
-            except Exception as error:
-                found.append(Error(f"{name}: {error}", id=number))
-    return found + _check_handlers(server) + _check_layer()
+    loaded = {}
+    for name, path, number, load in paths:
+        try:
+            loaded[name] = load(path) if path is not None else None
+        except Exception as error:  # the other paths would fail for the same reason
+            return [Error(f"{name}: {error}", id=number)]
+    server = loaded["MCP_SERVING['SERVER']"]
+    return _check_server(server) + _check_registries() + _check_handlers(server) + _check_layer()
 
 
-def _check_server(path: str, server: Any) -> list[CheckMessage]:
+def _check_server(server: Any) -> list[CheckMessage]:
     from mcp_serving.tools.server import MCPServer
 
-    if not isinstance(server, MCPServer):
-        return [
-            Info(
-                f"{path} is a server of the SDK's own class: the threads of its sync functions keep their database "
-                "connections open, and it does not support Django users, permissions and write tools.",
-                hint="Use mcp_serving.MCPServer, which is a subclass.",
-                id="mcp_serving.I003",
-            )
-        ]
-    return []
+    if server is None or isinstance(server, MCPServer):
+        return []
+    return [
+        Info(
+            f"{conf.configuration().server} is a server of the SDK's own class: the threads of its sync functions keep "
+            "their database connections open, and it does not support Django users, permissions and write tools.",
+            hint="Use mcp_serving.MCPServer, which is a subclass.",
+            id="mcp_serving.I003",
+        )
+    ]
+
+
+def _check_registries() -> list[CheckMessage]:
+    """Warn of registries in the ``mcp`` modules of apps that no server includes."""
+    from mcp_serving.tools.registry import Registry
+
+    modules = [module for config in apps.get_app_configs() if (module := sys.modules.get(f"{config.name}.mcp"))]
+    registries = {
+        value: f"{module.__name__}.{name}"
+        for module in modules
+        for name, value in vars(module).items()
+        if isinstance(value, Registry)
+    }
+    return [
+        CheckWarning(
+            f"No server includes the registry {path}: clients do not see "
+            f"{', '.join(each.name for each in registry.declarations)}.",
+            hint="Include it in the module of the server: server.include(registry).",
+            id="mcp_serving.W004",
+        )
+        for registry, path in registries.items()
+        if registry.declarations and not registry.is_included
+    ]
 
 
 def _check_handlers(server: Any) -> list[CheckMessage]:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 import traceback
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import django
@@ -46,9 +49,25 @@ def load(path: str) -> Any:
         ImproperlyConfigured: it cannot be imported; the message has the cause, its file and its line.
     """
     try:
-        return module_loading.import_string(path)
+        loaded = module_loading.import_string(path)
     except Exception as error:
+        if _is_module(path):
+            raise ImproperlyConfigured(_names_a_module(path)) from error
         raise ImproperlyConfigured(f"{path!r} cannot be imported: {cause_of(error)}.") from error
+    if isinstance(loaded, ModuleType):
+        raise ImproperlyConfigured(_names_a_module(path))
+    return loaded
+
+
+def _is_module(path: str) -> bool:
+    try:
+        return find_spec(path) is not None
+    except Exception:  # its package is a module itself, or fails to import
+        return False
+
+
+def _names_a_module(path: str) -> str:
+    return f"{path!r} is a module: name the object in the module, such as '{path}.server'."
 
 
 def load_server(path: str) -> Any:
@@ -95,7 +114,8 @@ def _is_library(filename: str) -> bool:
     )
 
 
-_failure: Exception | None = None
+_failed: dict[str, str] = {}
+"""The modules that ``discover`` could not import, with the error of each in one line."""
 
 
 def discover() -> None:
@@ -105,15 +125,20 @@ def discover() -> None:
     ``migrate`` should not pay.
 
     Raises:
-        Exception: the exception that such a module raised. The same exception is raised on each call: Python would
-            import the module again, and the tools that it had registered before it failed would be "taken already".
+        ImproperlyConfigured: a module cannot be imported; the message has the cause, its file and its line. It is not
+            imported again by a later call: the tools that it had registered before it failed would be "taken already".
     """
-    global _failure
-    if _failure is not None:
-        raise _failure
-    if apps.ready:
-        try:
-            module_loading.autodiscover_modules("mcp")
-        except Exception as error:
-            _failure = error
-            raise
+    for config in apps.get_app_configs() if apps.ready else ():
+        name = f"{config.name}.mcp"
+        if (
+            name not in _failed
+            and name not in sys.modules
+            and module_loading.module_has_submodule(config.module, "mcp")
+        ):
+            try:
+                import_module(name)
+            except Exception as error:
+                _failed[name] = f"The module {name!r} of an installed app cannot be imported: {cause_of(error)}."
+                raise ImproperlyConfigured(_failed[name]) from error
+        if name in _failed:
+            raise ImproperlyConfigured(_failed[name])

@@ -19,7 +19,7 @@ from django.core.checks import CheckMessage, run_checks
 from django.core.management import CommandError, call_command
 from django.test import override_settings
 
-from mcp_serving import conf
+from mcp_serving import MCPServer, conf
 from tests.support.harness import MANAGE, ROOT, environment, runmcp
 
 SERVER = {"SERVER": "tests.project.mcp.server"}
@@ -140,6 +140,14 @@ def test_a_path_to_something_else_than_a_server_is_one_line_in_runmcp_and_an_err
     (found,) = messages(check(deploy=True, MCP_SERVING=setting), "E003")
     for text in (refusal(MCP_SERVING=setting), found):
         assert re.search(message, text), text
+
+
+@pytest.mark.parametrize("path", ["tests.project.mcp", "tests.project.stated"], ids=["imported", "not imported"])
+def test_a_path_to_a_module_is_refused_with_what_is_missing(path: str) -> None:
+    expected = f"{path!r} is a module: name the object in the module, such as '{path}.server'."
+    assert refusal(MCP_SERVING={"SERVER": path}) == expected
+    (found,) = messages(check(deploy=True, MCP_SERVING={"SERVER": path}), "E003")
+    assert found == f"MCP_SERVING['SERVER']: {expected}"
 
 
 @pytest.mark.process
@@ -347,9 +355,40 @@ def test_the_mcp_module_of_an_installed_app_is_imported_when_the_server_is_neede
     assert "MCP server empty-server (1 tool)" in command.stderr
     assert command.returncode == 0
     assert "imported" not in manage("check", **with_app).stdout
-    failing = manage("runmcp", TEST_APPS='["tests.project.broken_app"]')
-    assert "ZeroDivisionError" in failing.stderr
-    assert failing.returncode == 1
+
+
+@pytest.mark.process
+def test_an_mcp_module_that_cannot_be_imported_is_the_only_error_and_has_its_file_and_line() -> None:
+    broken = {"TEST_APPS": '["tests.project.broken_app"]'}
+    message = (
+        "The module 'tests.project.broken_app.mcp' of an installed app cannot be imported: "
+        f"ZeroDivisionError: division by zero ({ROOT}/tests/project/broken_app/mcp.py, line 1)."
+    )
+    command = manage("runmcp", **broken)
+    assert (command.returncode, command.stderr) == (1, f"CommandError: {message}\n")
+    checked = manage("check", "--deploy", **broken)
+    assert checked.returncode == 1
+    assert re.findall(r"mcp_serving\.E\d+.*", checked.stderr) == [f"mcp_serving.E008) {message}"]
+
+
+def test_deploy_checks_warn_of_a_registry_that_no_server_includes() -> None:
+    app = "tests.project.apps.with_a_registry"
+    project = {"MCP_SERVING": SERVER, "INSTALLED_APPS": ["mcp_serving", app], "ASGI_APPLICATION": None}
+    assert messages(check(deploy=True, **project), "W004") == [
+        f"No server includes the registry {app}.mcp.registry: clients do not see list_nothing."
+    ]
+    from tests.project.apps.with_a_registry.mcp import registry
+
+    MCPServer("including").include(registry)
+    assert not messages(check(deploy=True, **project), "W004")
+
+
+@pytest.mark.process
+def test_with_debug_a_line_names_the_unapplied_migrations(tmp_path: Path) -> None:
+    env = {"DJANGO_SETTINGS_MODULE": "tests.project.settings_with_users", "TEST_SQLITE": str(tmp_path / "db")}
+    with runmcp(env=env) as process:
+        hint = process.wait_for(r"You have \d+ unapplied migration\(s\).*")[0]
+    assert "for app(s): auth, contenttypes, sessions. Run 'python manage.py migrate' to apply them." in hint
 
 
 # What is imported, and where text is printed

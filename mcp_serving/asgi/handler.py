@@ -139,8 +139,8 @@ class StreamableHTTPHandler:
         # Built now, so that a wrong option is found at import; the first start uses it.
         self._built: tuple[Starlette, StreamableHTTPSessionManager, Sessions] | None = self._build()
         self._failing = False
-        lifecycle.register(self)
         discover()
+        lifecycle.register(self)
 
     @property
     def server(self) -> LowLevelServer[Any]:

@@ -86,6 +86,8 @@ class Registry:
 
     def __init__(self) -> None:
         self.declarations: list[Declaration] = []
+        self.is_included = False
+        """Whether a server has included it."""
 
     def read_tool(
         self,

@@ -321,6 +321,7 @@ class MCPServer(PermissionCheckingServer[LifespanResultT]):
         for server in (MCPServer[LifespanResultT](), self):
             for declaration, name in named:
                 getattr(server, declaration.decorator)(name, **declaration.options)(declaration.function)
+        registry.is_included = True
 
 
 async def _with_current_request(ctx: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:

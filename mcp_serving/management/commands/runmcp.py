@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import select
 import signal
 import traceback
 from argparse import ArgumentParser
 from contextlib import suppress
+from io import StringIO
+from threading import Timer
 from typing import TYPE_CHECKING, Any
 
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError
+from django.db import connections
 
 from mcp_serving import conf, errors, loading
 from mcp_serving.management.base import one_line_errors, user_named
@@ -24,6 +28,12 @@ if TYPE_CHECKING:
     from django.contrib.auth.models import AbstractBaseUser
 
     from mcp_serving.server import Server
+
+
+logger = logging.getLogger(__name__)
+
+MIGRATIONS_HINT_SECONDS = 1.0
+"""With DEBUG on, the database is checked for unapplied migrations so long after the start, to not delay it."""
 
 
 class Command(BaseCommand):
@@ -117,7 +127,22 @@ class Command(BaseCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         with one_line_errors():
             self._server = self._build(options)
+            if settings.DEBUG and self._owns_process:
+                hint = Timer(MIGRATIONS_HINT_SECONDS, self._hint_at_migrations)
+                hint.daemon = True
+                hint.start()
             self._server.run(announce=self._announce, streams=self.streams)
+
+    def _hint_at_migrations(self) -> None:
+        hint = StringIO()
+        try:
+            BaseCommand(stdout=hint, no_color=True).check_migrations()
+        except Exception as error:  # without the database there is no hint, and tools report the same error
+            logger.debug("The migrations cannot be checked (%s).", loading.in_one_line(error))
+        finally:
+            connections.close_all()  # of this thread
+        if text := " ".join(hint.getvalue().split()):
+            self._announce(text)
 
     def _announce(self, line: str) -> None:
         # None of these may block or end the shutdown: the other end of standard error is gone (OSError), standard
