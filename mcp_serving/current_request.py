@@ -38,8 +38,10 @@ class CurrentRequest:
     """The user of a transport without HTTP requests: ``runmcp --user``, the client for tests."""
     mcp_context: ServerRequestContext[Any, Any] | None = None
     """The SDK's context of the MCP request."""
-    hidden_uris: frozenset[str] = frozenset()
-    """The URIs that the request subscribes to although its user may not read them."""
+    principal: str | None = None
+    """The user or token of an MCP request over HTTP, where it is needed for a limit; None for an anonymous caller."""
+    listen_uris: frozenset[str] | None = None
+    """The URIs that a ``subscriptions/listen`` request subscribes to, and that its user may read."""
     question_round: object = None
     """The round trip of a tool that asks the user; belongs to ``tools.request_state``."""
     tool_arguments: Mapping[str, Any] = field(default_factory=dict)

@@ -15,7 +15,7 @@ from channels_redis.pubsub import RedisPubSubChannelLayer
 from django.test import override_settings
 from redis.asyncio import ConnectionPool
 
-from mcp_serving import channel_layer
+from mcp_serving import channel_layer, conf, notify_resource_updated
 from mcp_serving.channel_layer import LayerHealth
 from tests.support.harness import DEADLINE, ROOT
 from tests.support.private_redis import Redis
@@ -49,6 +49,31 @@ def test_a_layer_that_reaches_no_other_process_is_not_used() -> None:
             assert channel_layer.shared_layer() is None
     with override_settings(CHANNEL_LAYERS={"default": {"BACKEND": CORE}}):
         assert channel_layer.shared_layer() is not None
+
+
+@pytest.mark.process
+def test_a_thousand_notifications_validate_the_settings_once_and_again_when_they_change(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    validated = []
+    problems = conf.problems
+
+    def counted() -> list[str]:
+        validated.append(True)
+        return problems()
+
+    monkeypatch.setattr(conf, "problems", counted)
+    layers = {name: {"BACKEND": "channels.layers.InMemoryChannelLayer"} for name in ("default", "other")}
+    with override_settings(CHANNEL_LAYERS=layers):
+        for _ in range(1000):
+            notify_resource_updated("open://1")
+        assert len(validated) == 1
+        assert channel_layer.layer_name() == "default"
+        with override_settings(MCP_SERVING={"CHANNEL_LAYER": "other"}):
+            assert channel_layer.layer_name() == "other"
+        with override_settings(CHANNEL_LAYERS={}):
+            assert channel_layer.layer_name() is None
+        assert channel_layer.layer_name() == "default"
 
 
 @pytest.mark.process

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from contextlib import suppress
 
 import anyio.lowlevel
@@ -106,26 +106,46 @@ def _call(listener: Listener, change: ServerEvent) -> None:
         logger.exception("A subscriber raised an exception while it was notified of %r.", change)
 
 
-class VisibleNotifications:
-    """A bus that does not notify a subscriber of resources that are hidden from its user.
+class SubscribedNotifications:
+    """A bus that notifies each ``subscriptions/listen`` stream of its URIs, as its client has written them.
+
+    Clients may percent-encode the same URI in different ways. A stream is not notified of resources that are hidden
+    from its user.
 
     Args:
         bus: delivers the notifications.
+        identify: returns equal values for all ways to write a URI.
     """
 
-    def __init__(self, bus: SubscriptionBus) -> None:
+    def __init__(self, bus: SubscriptionBus, identify: Callable[[str], Hashable]) -> None:
+        self.identify = identify
         self._bus = bus
+        self._last: tuple[ResourceUpdated | None, Hashable] = (None, None)
 
     async def publish(self, event: ServerEvent) -> None:
         await self._bus.publish(event)
 
+    def identity_of(self, change: ResourceUpdated) -> Hashable:
+        """``identify`` for the URI of a change, once for all subscribers."""
+        last, identity = self._last
+        if last is not change:
+            identity = self.identify(change.uri)
+            self._last = change, identity
+        return identity
+
     def subscribe(self, listener: Listener) -> Callable[[], None]:
-        hidden = current_request.get().hidden_uris
-        if not hidden:
+        uris = current_request.get().listen_uris
+        if uris is None:
             return self._bus.subscribe(listener)
+        subscribed: dict[Hashable, list[str]] = {}
+        for uri in uris:
+            subscribed.setdefault(self.identify(uri), []).append(uri)
 
-        def call_if_visible(change: ServerEvent) -> None:
-            if not (isinstance(change, ResourceUpdated) and change.uri in hidden):
+        def notify(change: ServerEvent) -> None:
+            if not isinstance(change, ResourceUpdated):
                 listener(change)
+            elif subscribed:
+                for uri in subscribed.get(self.identity_of(change), ()):
+                    listener(ResourceUpdated(uri=uri))
 
-        return self._bus.subscribe(call_if_visible)
+        return self._bus.subscribe(notify)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Hashable
 from contextvars import Context
 from typing import TYPE_CHECKING, Any
 
 from mcp.server.subscriptions import PromptsListChanged, ResourcesListChanged, ResourceUpdated, ToolsListChanged
 from mcp.shared.exceptions import MCPError
 from mcp_types import (
-    INTERNAL_ERROR,
     INVALID_PARAMS,
     METHOD_NOT_FOUND,
     EmptyResult,
@@ -20,18 +19,15 @@ from mcp_types import (
 )
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 
-from mcp_serving import sdk
+from mcp_serving import current_request, sdk
+from mcp_serving.notifications.subscription_limits import MAX_URI_LENGTH, SubscribedUris
 
 if TYPE_CHECKING:
     from mcp.server.connection import Connection
     from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
-    from mcp.server.subscriptions import ServerEvent, SubscriptionBus
+    from mcp.server.subscriptions import ServerEvent
 
-MAX_SUBSCRIPTIONS = 1024
-"""How many resources one session may subscribe to."""
-
-MAX_URI_LENGTH = 2048
-"""Characters. A session keeps the URIs that it subscribes to, so that a longer one is refused as unknown."""
+    from mcp_serving.notifications.bus import SubscribedNotifications
 
 _SUBSCRIBER = "mcp_serving.notifications"
 """The key of the session's subscriber in the state of its SDK connection."""
@@ -47,7 +43,7 @@ class LegacySessions:
         may_subscribe: returns whether a resource exists at a URI and the user of the current request may read it.
     """
 
-    def __init__(self, bus: SubscriptionBus, may_subscribe: Callable[[str], Awaitable[bool]]) -> None:
+    def __init__(self, bus: SubscribedNotifications, may_subscribe: Callable[[str], Awaitable[bool]]) -> None:
         self._bus = bus
         self._may_subscribe = may_subscribe
 
@@ -68,15 +64,13 @@ class LegacySessions:
             raise MCPError(METHOD_NOT_FOUND, "Method not found", ctx.method)
         if len(params.uri) > MAX_URI_LENGTH or not await self._may_subscribe(params.uri):
             raise MCPError(INVALID_PARAMS, f"Unknown resource: {params.uri}", {"uri": params.uri})
-        if len(subscriber.uris) >= MAX_SUBSCRIPTIONS and params.uri not in subscriber.uris:
-            raise MCPError(INTERNAL_ERROR, "Subscription limit reached")
-        subscriber.uris.add(params.uri)
+        subscriber.add(params.uri)
         return EmptyResult()
 
     async def unsubscribe(self, ctx: ServerRequestContext[Any, Any], params: UnsubscribeRequestParams) -> EmptyResult:
         """The handler of ``resources/unsubscribe``."""
         if (subscriber := self._subscriber_of(ctx)) is not None:
-            subscriber.uris.discard(params.uri)
+            subscriber.remove(params.uri)
         return EmptyResult()
 
     def _subscriber_of(self, ctx: ServerRequestContext[Any, Any]) -> _Subscriber | None:
@@ -84,7 +78,8 @@ class LegacySessions:
         connection = sdk.connection(ctx.session)
         subscriber: _Subscriber | None = connection.state.get(_SUBSCRIBER)
         if subscriber is None and connection.has_standalone_channel:
-            subscriber = connection.state[_SUBSCRIBER] = _Subscriber(connection)
+            principal = current_request.get().principal
+            subscriber = connection.state[_SUBSCRIBER] = _Subscriber(connection, self._bus, principal)
             unsubscribe = self._bus.subscribe(subscriber.notify)
             connection.exit_stack.callback(subscriber.close)
             connection.exit_stack.callback(unsubscribe)
@@ -112,15 +107,42 @@ class _Subscriber:
     never holds more notifications than subscriptions, however slowly its client reads, and no other session waits.
     """
 
-    def __init__(self, connection: Connection) -> None:
-        self.uris: set[str] = set()
+    def __init__(self, connection: Connection, bus: SubscribedNotifications, principal: str | None) -> None:
         self._connection = connection
+        self._bus = bus
+        self._uris = SubscribedUris(principal)
+        self._written: dict[Hashable, dict[str, None]] = {}
+        """The subscribed URIs by their identity, in each way that the client has written them."""
         self._unsent: dict[ServerEvent, None] = {}
         self._sender: asyncio.Task[None] | None = None
 
+    def add(self, uri: str) -> None:
+        """Subscribe to a URI.
+
+        Raises:
+            MCPError: the session, or its user, has too many subscriptions.
+        """
+        self._uris.add(uri)
+        self._written.setdefault(self._bus.identify(uri), {})[uri] = None
+
+    def remove(self, uri: str) -> None:
+        """End the subscription to a URI, if there is one."""
+        self._uris.discard(uri)
+        for identity, written in self._written.items():
+            if uri in written:
+                del written[uri]
+                if not written:
+                    del self._written[identity]
+                break
+
     def notify(self, change: ServerEvent) -> None:
-        if isinstance(change, ResourceUpdated) and change.uri not in self.uris:
-            return
+        if not isinstance(change, ResourceUpdated):
+            self._send_soon(change)
+        elif self._written:
+            for uri in self._written.get(self._bus.identity_of(change), ()):
+                self._send_soon(ResourceUpdated(uri=uri))
+
+    def _send_soon(self, change: ServerEvent) -> None:
         self._unsent[change] = None
         if self._sender is None:
             # An empty context, so that the sender does not keep the context of the code that made the change.
@@ -136,6 +158,7 @@ class _Subscriber:
             self._sender = None
 
     def close(self) -> None:
+        self._uris.clear()
         self._unsent.clear()
         if self._sender is not None:
             self._sender.cancel()

@@ -14,6 +14,7 @@ from mcp_types import INTERNAL_ERROR
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 
 from mcp_serving import current_request, sdk
+from mcp_serving.notifications.subscription_limits import subscribed_to
 from mcp_serving.security.principal import principal
 from mcp_serving.sessions import session_ids
 from mcp_serving.sessions.limits import TOO_MANY_SESSIONS, TOO_MANY_STREAMS, Limits, counted
@@ -68,8 +69,7 @@ class Sessions:
             # client gets a new stream.
             scope = {**scope, "headers": [header for header in scope["headers"] if header[0] != _LAST_EVENT_ID]}
         if not _is_of_legacy_client(scope):
-            with self._stream(principal(scope) if _is_listen(scope) else None) as is_allowed:
-                await (self._app if is_allowed else TOO_MANY_STREAMS)(scope, receive, send)
+            await self._serve_modern(scope, receive, send)
         elif self._manager.stateless:
             await self._app(scope, receive, send)
         elif headers := session_ids.in_headers(scope):
@@ -82,6 +82,15 @@ class Sessions:
                 await self._serve_in_session(session, owner, scope, receive, send)
         else:
             await self._serve_opening(principal(scope), scope, receive, send)
+
+    async def _serve_modern(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve a request of 2026-07-28, which has no sessions. The header tells whether it opens a stream."""
+        if not any(name == _METHOD and value == _LISTEN for name, value in scope["headers"]):
+            await self._app(scope, receive, send)
+            return
+        caller = principal(scope)
+        with self._stream(caller) as is_allowed, current_request.updated(principal=caller):
+            await (self._app if is_allowed else TOO_MANY_STREAMS)(scope, receive, send)
 
     # Sessions in other workers
 
@@ -131,7 +140,7 @@ class Sessions:
         # limit_calls() counts the calls. Responses, notifications and DELETE are not limited.
         with (
             self._stream(session.nonce if scope["method"] == "GET" else None) as is_allowed,
-            current_request.updated(session_nonce=session.nonce),
+            current_request.updated(session_nonce=session.nonce, principal=owner),
         ):
             if not is_allowed:
                 await TOO_MANY_STREAMS(scope, receive, send)
@@ -166,13 +175,22 @@ class Sessions:
             await TOO_MANY_SESSIONS(scope, receive, send)
             return
         session = SessionId.new(session_ids.PROCESS if self._relay is None else self._relay.channel)
-        with current_request.updated(session_nonce=session.nonce), self._counted(owner, session):
+        with (
+            current_request.updated(session_nonce=session.nonce, principal=owner),
+            self._counted(owner, session),
+        ):
             await self._app(scope, receive, session.signing(send, owner))
 
     # Limits
 
     async def limit_calls(self, ctx: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:
-        """An MCP middleware that limits the running calls of a session, including those that no client waits for."""
+        """An MCP middleware that limits the URIs of a ``subscriptions/listen`` stream and the calls of a session.
+
+        A call counts until it ends, even if no client waits for its result any more.
+        """
+        if ctx.method == sdk.LISTEN:
+            with subscribed_to(ctx.params, current_request.get().principal):
+                return await call_next(ctx)
         nonce = current_request.get().session_nonce
         is_call = ctx.request_id is not None and ctx.method != "ping"
         with self._stream(f"calls of {nonce}" if nonce and is_call else None) as is_allowed:
@@ -225,7 +243,3 @@ def _is_of_legacy_client(scope: Scope) -> bool:
     """Whether the SDK takes a request for one of protocol 2025-11-25 or earlier, by its version header."""
     version = next((value for name, value in scope["headers"] if name == _VERSION), None)
     return version is None or version in _LEGACY_VERSIONS
-
-
-def _is_listen(scope: Scope) -> bool:
-    return any(name == _METHOD and value == _LISTEN for name, value in scope["headers"])

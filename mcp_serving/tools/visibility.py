@@ -31,14 +31,14 @@ from pydantic import ValidationError
 
 from mcp_serving import current_request, sdk
 from mcp_serving.errors import NoElicitation, UserCanceled, UserDeclined
-from mcp_serving.notifications.bus import ChannelLayerBus, VisibleNotifications
+from mcp_serving.notifications.bus import ChannelLayerBus, SubscribedNotifications
 from mcp_serving.notifications.legacy import LegacySessions
 from mcp_serving.threads import DjangoThreads
 from mcp_serving.tools.declarations import ValidPermission, already_declared
 from mcp_serving.tools.permissions import Permissions
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Hashable, Iterable, Mapping
 
     from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
     from mcp.server.lowlevel.helper_types import ReadResourceContents
@@ -75,7 +75,7 @@ class PermissionCheckingServer(SDKMCPServer[LifespanResultT]):
         bus = None
         if options.get("subscriptions") is not False:
             inner = options.get("subscriptions") or ChannelLayerBus(name or DEFAULT_NAME, serves=self._serves)
-            bus = options["subscriptions"] = VisibleNotifications(inner)
+            bus = options["subscriptions"] = SubscribedNotifications(inner, self._identify)
         super().__init__(name, *args, **options)
         self.middleware.insert(0, self._hide_subscriptions)
         low_level = sdk.low_level(self)
@@ -159,14 +159,25 @@ class PermissionCheckingServer(SDKMCPServer[LifespanResultT]):
 
     def _resource_for(self, uri: str) -> str | None:
         """The declared URI or URI template from which the SDK would read ``uri``."""
+        return self._resource_and_variables(uri)[0]
+
+    def _resource_and_variables(self, uri: str) -> tuple[str | None, Mapping[str, Any]]:
         if ("resource", uri) in self._declared and uri not in self._templates:
-            return uri
-        return next((name for name, template in self._templates.items() if template.match(uri) is not None), None)
+            return uri, {}
+        for name, template in self._templates.items():
+            if (variables := template.match(uri)) is not None:
+                return name, variables
+        return None, {}
 
     # Subscriptions
 
     def _serves(self, uri: str) -> bool:
         return self._resource_for(uri) is not None
+
+    def _identify(self, uri: str) -> Hashable:
+        """A value that is equal for all spellings of a URI, such as other percent-encodings of a variable."""
+        name, variables = self._resource_and_variables(uri)
+        return uri if name is None else (name, *(str(variables[each]) for each in sorted(variables)))
 
     async def _may_subscribe(self, uri: str) -> bool:
         name = self._resource_for(uri)
@@ -182,8 +193,8 @@ class PermissionCheckingServer(SDKMCPServer[LifespanResultT]):
             return await call_next(ctx)
         names = {uri: self._resource_for(uri) or uri for uri in wanted.resource_subscriptions or ()}
         allowed = await self._resource_permissions.allowed(names.values())
-        hidden = frozenset(uri for uri, name in names.items() if name not in allowed)
-        with current_request.updated(hidden_uris=hidden):
+        visible = frozenset(uri for uri, name in names.items() if name in allowed)
+        with current_request.updated(listen_uris=visible):
             return await call_next(ctx)
 
     # Prompts

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import threading
 import unittest
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -24,8 +27,11 @@ from tests.support.harness import DEADLINE, wait_until
 from tests.support.private_redis import Redis
 
 from django.contrib.auth.models import Permission, User  # isort: skip - after Django is set up
-from django.db import transaction  # isort: skip
-from django.db.models.signals import post_delete, post_save  # isort: skip
+from django.contrib.contenttypes.models import ContentType  # isort: skip
+from django.core.serializers import deserialize  # isort: skip
+from django.db import connection, transaction  # isort: skip
+from django.test.utils import CaptureQueriesContext  # isort: skip
+from django.db.models.signals import post_delete, post_save, pre_save  # isort: skip
 from django.test import TestCase, override_settings  # isort: skip
 
 from mcp_serving import (  # isort: skip
@@ -45,7 +51,7 @@ from mcp_serving.notifications.publish import (  # isort: skip
     send_to_other_processes,
 )
 from mcp_serving.testing import client  # isort: skip
-from mcp_serving.notifications import legacy  # isort: skip
+from mcp_serving.notifications import subscription_limits  # isort: skip
 
 pytestmark = [
     pytest.mark.usefixtures("users_of_its_own"),
@@ -129,41 +135,37 @@ def test_an_older_session_cannot_subscribe_to_what_is_hidden_and_cannot_tell_tha
 def test_an_older_client_that_does_not_read_holds_up_no_other_and_nothing_piles_up() -> None:
     server = made_server()
     uris = [f"open://{number}" for number in range(50)]
-    sessions: list[Any] = []
-    made = legacy._Subscriber.__init__
 
     async def work() -> None:
-        never = anyio.Event()
-        heard = Heard()
+        reads_again = anyio.Event()
+        slow_heard, heard = Heard(), Heard()
 
-        async def does_not_read(message: Any) -> None:
-            await never.wait()
+        async def reads_later(message: Any) -> None:
+            await reads_again.wait()
+            await slow_heard(message)
 
         async with (
-            client(server, mode="legacy", message_handler=does_not_read) as slow,
+            client(server, mode="legacy", message_handler=reads_later) as slow,
             client(server, mode="legacy", message_handler=heard) as other,
         ):
-            for uri in uris:
-                await slow.subscribe_resource(uri)
-            for uri in [*uris, FENCE]:
-                await other.subscribe_resource(uri)
+            for session in (slow, other):
+                for uri in [*uris, FENCE]:
+                    await session.subscribe_resource(uri)
             for _ in range(100):
                 for uri in uris:
                     notify_resource_updated(uri)
                 await anyio.lowlevel.checkpoint()
             notify_resource_updated(FENCE)
             assert set(await heard.until(FENCE)) == set(uris)
-            assert max(len(session._unsent) for session in sessions) <= len(uris)
-            never.set()
+            reads_again.set()
+            assert set(await slow_heard.until(FENCE)) == set(uris)
+            assert len(slow_heard.names) < 10 * len(uris)  # of 100 notifications of each
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(legacy._Subscriber, "__init__", lambda self, *args: (made(self, *args), sessions.append(self))[0])
-        run(work)
-    assert len(sessions) == 2
+    run(work)
 
 
 def test_a_session_can_subscribe_to_so_many_resources_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(legacy, "MAX_SUBSCRIPTIONS", 2)
+    monkeypatch.setattr(subscription_limits, "MAX_URIS", 2)
 
     async def work() -> None:
         async with client(made_server(), mode="legacy") as session:
@@ -171,10 +173,108 @@ def test_a_session_can_subscribe_to_so_many_resources_and_no_more(monkeypatch: p
                 await session.subscribe_resource(uri)
             with pytest.raises(MCPError, match="Subscription limit reached"):
                 await session.subscribe_resource("open://3")
-            await session.unsubscribe_resource("open://1")
+            for _ in range(2):
+                await session.unsubscribe_resource("open://1")
             await session.subscribe_resource("open://3")
             with pytest.raises(MCPError, match="Unknown resource"):
                 await session.subscribe_resource("open://" + 3000 * "3")
+
+    run(work)
+
+
+def test_all_sessions_and_streams_of_a_user_together_can_subscribe_to_so_much_and_no_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def wanted(*uris: Any) -> dict[str, Any]:
+        return {"notifications": {"resourceSubscriptions": list(uris)}}
+
+    monkeypatch.setattr(subscription_limits, "MAX_SIZE_PER_USER", 3 * 600)
+    with subscription_limits.subscribed_to(wanted("open://1", "open://2", "open://2"), "ann"):
+        session = subscription_limits.SubscribedUris("ann")
+        for _ in range(2):
+            session.add("open://3")
+        with pytest.raises(MCPError, match="Subscription limit reached"):
+            session.add("open://4")
+        with (
+            pytest.raises(MCPError, match="Subscription limit reached"),
+            subscription_limits.subscribed_to(wanted("open://4"), "ann"),
+        ):
+            pass
+        with subscription_limits.subscribed_to(wanted("open://1", "open://2", "open://3"), "bob"):
+            pass
+        session.discard("open://3")
+        session.add("open://4")
+        session.clear()
+    with subscription_limits.subscribed_to(wanted("open://1", "open://2", "open://3"), "ann"):
+        pass
+    for nothing in (None, {}, {"notifications": []}, wanted(), wanted(7, None)):
+        with subscription_limits.subscribed_to(nothing, "ann"):
+            pass
+    assert not subscription_limits._sizes
+
+
+def test_the_subscriptions_of_a_session_count_until_it_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(subscription_limits, "MAX_SIZE_PER_USER", 600)
+    server = made_server()
+
+    async def work() -> None:
+        async with client(server, mode="legacy") as other:
+            async with client(server, mode="legacy") as session:
+                await session.subscribe_resource("open://1")
+                with pytest.raises(MCPError, match="Subscription limit reached"):
+                    await other.subscribe_resource("open://2")
+            await other.subscribe_resource("open://2")
+
+    run(work)
+
+
+WRITTEN = ["open://O'Brien%20(new)!", "open://O%27Brien%20%28new%29%21", "open://O'Brien%20(new)%21"]
+
+
+def test_each_client_is_notified_of_a_uri_as_it_has_written_it() -> None:
+    """TypeScript's encodeURIComponent, Python's quote() and others percent-encode different characters."""
+
+    async def work() -> None:
+        heard = Heard()
+        async with (
+            client(made_server(), mode="legacy", message_handler=heard) as older,
+            client(made_server()) as modern,
+            modern.listen(resource_subscriptions=[*WRITTEN[:2], FENCE]) as stream,
+        ):
+            for uri in (*WRITTEN[:2], FENCE):
+                await older.subscribe_resource(uri)
+            notify_resource_updated(WRITTEN[2])
+            notify_resource_updated("open://O'Brien")
+            notify_resource_updated(FENCE)
+            assert sorted(await heard.until(FENCE)) == sorted(WRITTEN[:2])
+            with anyio.fail_after(DEADLINE):
+                changes = [(await anext(aiter(stream))).uri for _ in range(3)]  # type: ignore[union-attr]
+            assert sorted(changes) == sorted([*WRITTEN[:2], FENCE])
+            for uri in WRITTEN[:2]:
+                await older.unsubscribe_resource(uri)
+            heard.names.clear()
+            for uri in (*WRITTEN, FENCE):
+                notify_resource_updated(uri)
+            assert await heard.until(FENCE) == []
+
+    run(work)
+
+
+def test_a_path_with_slashes_is_one_variable() -> None:
+    server = made_server()
+
+    @server.resource("files://{+path}")
+    def file(path: str) -> str:
+        return path
+
+    async def work() -> None:
+        heard = Heard()
+        async with client(server, mode="legacy", message_handler=heard) as session:
+            for uri in ("files://a/b%20c", FENCE):
+                await session.subscribe_resource(uri)
+            for uri in ("files://a/b", "files://a%2Fb%20c", FENCE):
+                notify_resource_updated(uri)
+            assert await heard.until(FENCE) == ["files://a/b%20c"]
 
     run(work)
 
@@ -247,9 +347,10 @@ def test_it_may_be_told_in_any_thread() -> None:
 @pytest.fixture
 def connected() -> Iterator[None]:
     """Undoes what a test has connected."""
-    before = list(post_save.receivers), list(post_delete.receivers)
+    signals = pre_save, post_save, post_delete
+    before = [list(signal.receivers) for signal in signals]
     yield
-    for signal, receivers in zip((post_save, post_delete), before, strict=True):
+    for signal, receivers in zip(signals, before, strict=True):
         signal.receivers[:] = receivers
         signal.sender_receivers_cache.clear()
 
@@ -332,6 +433,99 @@ def test_a_model_is_connected_once_and_tells_of_what_is_in_the_template(connecte
     uris: list[str] = []
     told = told_in(work)
     assert sorted(told) == sorted([*uris * 3, *["users://all"] * 3, *["resources_changed"] * 2])
+
+
+def test_a_save_that_changes_the_uri_notifies_of_the_old_one_and_of_the_new_one(connected: None) -> None:
+    notify_on_change(User, "users://{username}")
+    notify_on_change(Permission, "types://{content_type.model}")
+
+    def work(case: TestCase) -> None:
+        user = User.objects.create(username="old")
+        permission = Permission.objects.order_by("content_type__model").first()
+        assert permission is not None
+        types.append(f"types://{permission.content_type.model}")
+        with case.captureOnCommitCallbacks(execute=True):
+            user.username = "new"
+            user.save()
+            user.save()
+            user.username = "newest"
+            user.save(update_fields=["username"])
+            permission.content_type = ContentType.objects.get_for_model(User)
+            permission.codename = "moved"
+            permission.save()
+
+    types: list[str] = []
+    told = told_in(work)
+    assert Counter(told) == Counter(
+        ["users://new", "users://old", "users://new", "users://newest", "users://new", "types://user", *types]
+    )
+
+
+def test_a_save_costs_one_query_more_only_where_it_may_change_the_uri(connected: None) -> None:
+    notify_on_change(User, "users://{pk}")
+    notify_on_change(User, "users://all")
+
+    def saved(case: TestCase) -> None:
+        user = User.objects.create(username="carol")
+        with case.assertNumQueries(1):
+            user.save(update_fields=["first_name"])
+        with case.assertNumQueries(1):
+            user.save()
+
+    def saved_with_a_name(case: TestCase) -> None:
+        user = User.objects.create(username="carol")
+        with case.assertNumQueries(1):
+            user.save(update_fields=["first_name"])
+        with case.assertNumQueries(2):
+            user.save()
+        with case.assertNumQueries(1):
+            User.objects.create(username="dave")
+
+    told_in(saved)
+    notify_on_change(User, "users://{username}")
+    told_in(saved_with_a_name)
+
+
+def test_objects_that_loaddata_loads_are_neither_queried_nor_notified(
+    connected: None, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    notify_on_change(Permission, "types://{content_type.model}/{codename}", lists=True)
+    fixture = tmp_path / "permissions.json"
+    fields = {"name": "Can do", "content_type": 10_000, "codename": "do"}  # a type that is not loaded yet
+    fixture.write_text(json.dumps([{"model": "auth.permission", "pk": 10_000, "fields": fields}]))
+
+    def work(case: TestCase) -> None:
+        content_type = {"app_label": "later", "model": "later"}
+        with case.captureOnCommitCallbacks(execute=True), CaptureQueriesContext(connection) as queries:
+            for _ in range(2):
+                (loaded,) = deserialize("json", fixture.read_text())
+                loaded.save()
+            assert not [query for query in queries.captured_queries if "SELECT" in query["sql"]]
+        ContentType.objects.create(pk=10_000, **content_type)
+
+    assert told_in(work) == []
+    assert caplog.records == []
+
+
+def test_a_second_call_may_add_the_lists(connected: None) -> None:
+    for lists in (False, True, False):
+        notify_on_change(User, "users://with-lists", lists=lists)
+
+    def work(case: TestCase) -> None:
+        with case.captureOnCommitCallbacks(execute=True):
+            User.objects.create(username="carol")
+
+    assert told_in(work) == ["users://with-lists", "resources_changed"]
+
+
+def test_a_reserved_character_is_kept_in_a_variable_with_a_plus(connected: None) -> None:
+    notify_on_change(User, "files://{+first_name}/{username}")
+
+    def work(case: TestCase) -> None:
+        with case.captureOnCommitCallbacks(execute=True):
+            User.objects.create(username="a/b", first_name="a/b c")
+
+    assert told_in(work) == ["files://a/b%20c/a%2Fb"]
 
 
 def test_a_template_that_fails_for_an_object_costs_the_event_and_not_the_save(

@@ -378,6 +378,17 @@ def test_a_user_can_listen_to_so_many_subscriptions_and_no_more(site: AccessServ
 
 
 @pytest.mark.process
+@pytest.mark.parametrize("uris", [["open://" + "x" * 2048], [f"open://{number}" for number in range(250_000)]])
+def test_a_subscription_to_too_many_or_too_long_uris_is_refused(site: AccessServers, uris: list[str]) -> None:
+    message = listen()
+    message["params"]["notifications"]["resourceSubscriptions"] = uris
+    answer = httpx2.post(f"{site.address}/public", json=message, headers=headers_of(message), timeout=DEADLINE)
+    assert "error" in answer.text
+    assert str(len(uris) if len(uris) > 1 else 2048) in answer.text
+    assert len(answer.content) < 1000
+
+
+@pytest.mark.process
 def test_headers_that_are_too_large_are_431(site: AccessServers) -> None:
     assert site.ask("/bounded", **bearer("ann-token"), **{"X-Filler": "x" * 4000}).status_code == 431
     site.process.wait_for("its headers have more than max_header_size=4000 bytes")
