@@ -1,28 +1,60 @@
-"""What a handler raises ends its own call only."""
+"""An exception of a handler ends its own call only, and its text stays on the server."""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 from collections.abc import Awaitable
-from typing import TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import anyio
+from mcp.shared.exceptions import MCPError
+from mcp_types import INTERNAL_ERROR
+from pydantic import ValidationError
+
+from mcp_serving import sdk
+from mcp_serving.logs import describe
+
+if TYPE_CHECKING:
+    from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
+    from mcp.server.lowlevel.server import Server as LowLevelServer
+
+logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
 
-async def isolate_call(call: Awaitable[T]) -> T:
-    """Let a handler end its own call only, whatever it raises.
+async def isolate_request(
+    server: LowLevelServer[Any], ctx: ServerRequestContext[Any, Any], call_next: CallNext
+) -> HandlerResult:
+    """Handle one MCP request. The client can read the text of an ``MCPError``, and of no other exception.
 
-    An exception that is no ``Exception``, ``sys.exit()`` among them, would end the SDK's loop or session
-    manager, and with it every other call. So would a ``CancelledError`` that nobody's cancellation caused:
-    awaiting a task of its own that was cancelled is enough.
+    The SDK sends the text of other exceptions to clients up to 2025-11-25. It does not log a ``ValidationError``: it
+    takes each for an error of the request's parameters, wherever it comes from.
+    """
+    try:
+        return await isolate_call(call_next(ctx))
+    except MCPError:
+        raise
+    except Exception as error:
+        if isinstance(error, ValidationError) and not sdk.takes(server, ctx):
+            raise
+        logger.exception("%s failed.", describe(ctx.method, ctx.params))
+        raise MCPError(INTERNAL_ERROR, "Internal server error") from error
+
+
+async def isolate_call(call: Awaitable[T]) -> T:
+    """Turn everything that a handler raises into an ``Exception``, which ends its own call only.
+
+    A ``BaseException``, for example of ``sys.exit()``, would end the SDK's loop or session manager, and with it every
+    other call. So would a ``CancelledError`` that no cancellation of this call has caused: awaiting a task that was
+    cancelled is enough.
     """
     try:
         return await call
     except asyncio.CancelledError as error:
-        if anyio.current_effective_deadline() == -math.inf:  # somebody means it
+        if anyio.current_effective_deadline() == -math.inf:  # this call is cancelled
             raise
         task = asyncio.current_task()
         while task is not None and task.cancelling():

@@ -45,12 +45,11 @@ def test_what_does_not_need_the_tokens_never_imports_them() -> None:
 
 
 def test_two_modules_import_daphne_at_run_time() -> None:
-    # daphne.py is imported by callers who want its Server, and by nobody else.
-    # server.py names the class in its type hints only; asgi/daphne.py uses Twisted where Daphne runs the loop.
-    assert importing("daphne") == {"serving/http.py", "daphne.py", "server.py"}
+    # server.py names the class in its type hints only.
+    assert importing("daphne") == {"daphne/server.py", "daphne/transport.py", "server.py"}
     assert "if TYPE_CHECKING:" in (PACKAGE / "server.py").read_text().split("from daphne", 1)[0]
-    assert importing("twisted") == {"serving/http.py", "daphne.py", "asgi/daphne.py"}
-    assert importing("mcp_serving.daphne") == set()
+    assert importing("twisted") == {"daphne/server.py", "daphne/transport.py"}
+    assert importing("mcp_serving.daphne") == {"daphne/__init__.py", "server.py"}
 
 
 def test_the_lock_file_of_npm_has_a_hash_for_each_package_and_names_no_registry() -> None:

@@ -1,30 +1,29 @@
+"""The ASGI application that a router mounts."""
+
 from __future__ import annotations
 
 import logging
 import re
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from django.conf import settings
 from django.urls import re_path
 from django.urls.exceptions import Resolver404
-from starlette.routing import Route
 
 from mcp_serving import channel_layer, sdk
 from mcp_serving.asgi import lifecycle, page
+from mcp_serving.asgi.sdk_application import SDKApplication
 from mcp_serving.loading import discover
-from mcp_serving.runtime import Runtime, imports_frozen
+from mcp_serving.runtime import Runtime
 from mcp_serving.security import hosts
 from mcp_serving.security.access import ACCESS_OPTIONS, Access
 from mcp_serving.security.resource_metadata import WELL_KNOWN
 from mcp_serving.sessions.limits import Limits
-from mcp_serving.sessions.manager import Sessions
 from mcp_serving.sessions.resumable_events import SessionEvents
 from mcp_serving.threads import async_orm_thread
-from mcp_serving.web_servers.middleware import RequestTrackingMiddleware, wire_of
+from mcp_serving.web_servers.middleware import RequestTrackingMiddleware, http_request
 from mcp_serving.web_servers.responses import Refusal
 from mcp_serving.workers.relay import Relay
 
@@ -33,8 +32,7 @@ if TYPE_CHECKING:
     from mcp.server.auth.provider import TokenVerifier
     from mcp.server.auth.settings import AuthSettings
     from mcp.server.lowlevel.server import Server as LowLevelServer
-    from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
-    from starlette.applications import Starlette
+    from starlette.routing import Route
     from starlette.types import ASGIApp, Receive, Scope, Send
 
     from mcp_serving.security.bearer_tokens import UserForToken
@@ -45,49 +43,42 @@ _SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
 _NOT_STARTED = Refusal(503, "The MCP server could not be started.", headers={"retry-after": "5"})
 
 
-@dataclass(frozen=True, slots=True)
-class Mounted:
-    """What one start of a handler serves: the SDK's other routes, and the MCP endpoint."""
-
-    app: ASGIApp
-    mcp: ASGIApp
-
-
 class StreamableHTTPHandler:
-    """An ASGI application that serves an MCP server over streamable HTTP, to be mounted in a Channels router.
+    """An ASGI application that serves an MCP server over streamable HTTP. A Channels router mounts it.
 
-    It starts the SDK's session manager by itself: with the ASGI lifespan where the web server speaks it,
-    before listening under ``manage.py runmcp``, else with the first request. Host and Origin are checked
-    against Django's ``ALLOWED_HOSTS`` and ``CSRF_TRUSTED_ORIGINS``, unless ``transport_security`` is given.
+    It starts the SDK's session manager by itself: with the ASGI lifespan if the web server supports it, before
+    listening under ``manage.py runmcp``, otherwise with the first request. Host and Origin are checked against
+    Django's ``ALLOWED_HOSTS`` and ``CSRF_TRUSTED_ORIGINS``, unless ``transport_security`` is given.
 
-    ``public``, ``login_required``, ``auth`` or the ``auth`` of the server itself says who may call. A handler without
-    any of them accepts requests only with ``DEBUG = True``.
+    ``public``, ``login_required``, ``auth`` or the ``auth`` of the server itself says who may call. Without any of
+    them, the handler accepts requests only with ``DEBUG = True``.
 
     Args:
         mcp: an ``MCPServer`` or a low-level ``Server`` of the SDK.
         public: everybody may call.
-        login_required: users who are logged in may call, as ``scope["user"]`` says: put the handler, or the router,
-            into ``channels.auth.AuthMiddlewareStack``. Others get 401, unless they have a token for ``auth``.
+        login_required: users who are logged in may call. ``scope["user"]`` must be set: put the handler, or the
+            router, into ``channels.auth.AuthMiddlewareStack``. Others get 401, unless they have a token for ``auth``.
         auth: callers with a bearer token may call. It is a verifier (``mcp_serving.tokens.UserTokenVerifier()``, or
-            anything with the SDK's ``verify_token``), a list of verifiers, or the SDK's ``AuthSettings`` with a
-            ``token_verifier`` beside it.
-        token_verifier: goes with ``AuthSettings``.
-        required_scopes: the scopes that each token needs, where ``auth`` is not ``AuthSettings``.
-        user_for_token: a callable, sync or async, that is given the SDK's ``AccessToken`` and returns its Django
-            user, which is then ``scope["user"]``; for None and for inactive users the token is refused.
-        max_sessions_per_user: how many sessions one user or token may have open at once; None for any number.
-            ``max_sessions`` of the SDK bounds all of them.
-        max_streams_per_session: how many calls of one session may run at once, and how many streams it may have;
-            at 2026-07-28, how many ``subscriptions/listen`` streams one user or token; None for any number.
-        max_header_size: bytes of all names and values of a request's headers together; None for any number.
-        **options: the options of the SDK's ``streamable_http_app()``, passed on unchanged:
-            ``stateless_http``, ``json_response``, ``event_store``, ``session_idle_timeout`` (seconds),
-            ``max_request_body_size`` (bytes), ``max_sessions``, ``transport_security`` and others.
+            any object with the SDK's ``verify_token``), a list of verifiers, or the SDK's ``AuthSettings`` together
+            with a ``token_verifier``.
+        token_verifier: the verifier that goes with ``AuthSettings``.
+        required_scopes: the scopes that each token must have, if ``auth`` is not ``AuthSettings``.
+        user_for_token: a callable, sync or async, that takes the SDK's ``AccessToken`` and returns the Django user of
+            the token, who becomes ``scope["user"]``. For None and for inactive users the token is refused.
+        max_sessions_per_user: the number of sessions that one user or token may have open; None for no limit.
+            ``max_sessions`` of the SDK limits all sessions together.
+        max_streams_per_session: the number of calls of one session that may run at once, and the number of its
+            streams. At 2026-07-28: the number of ``subscriptions/listen`` streams of one user or token. None for no
+            limit.
+        max_header_size: bytes of the names and values of all headers of a request; None for no limit.
+        **options: the options of the SDK's ``streamable_http_app()``, passed on unchanged: ``stateless_http``,
+            ``json_response``, ``event_store``, ``session_idle_timeout`` (seconds), ``max_request_body_size`` (bytes),
+            ``max_sessions``, ``transport_security`` and others.
 
     Raises:
         InvalidServer: ``mcp`` is not a server of the SDK.
-        TypeError, ValueError: more than one says who may call, a bound is none, or the SDK does not know an
-            option, or refuses its value.
+        TypeError, ValueError: the options that say who may call contradict each other, a limit is not a positive
+            integer, or the SDK does not accept an option.
 
     Example:
         >>> mcp_handler = StreamableHTTPHandler(server, login_required=True)
@@ -116,7 +107,7 @@ class StreamableHTTPHandler:
         self._mcp = mcp
         self._server = sdk.low_level(mcp)
         self.paths: list[str] = []
-        """Where ``urlpatterns`` has put it, relative to the router."""
+        """The paths of ``urlpatterns``, relative to the router."""
         self.access = Access(
             mcp,
             public=public,
@@ -134,51 +125,49 @@ class StreamableHTTPHandler:
         self._checks_hosts = options.get("transport_security") is None
         if self._checks_hosts:
             options["transport_security"] = sdk.without_host_checks()
-        self.options = options
-        """The options for the SDK's application."""
-        # Built now, so that a wrong option is found at import; the first start uses it.
-        self._built: tuple[Starlette, StreamableHTTPSessionManager, Sessions] | None = self._build()
-        self._failing = False
+        self.options: Mapping[str, Any] = options
+        """The options of the SDK's application."""
+        # Built now, so that importing the project finds a wrong option. The first start uses it.
+        self._built: SDKApplication | None = self._build()
+        self._start_failed = False
         discover()
         lifecycle.register(self)
 
     @property
     def server(self) -> LowLevelServer[Any]:
-        """The low-level server it serves."""
+        """The low-level server that it serves."""
         return self._server
 
     @property
     def place(self) -> str:
-        """Where it is mounted, for people, and for the handlers of other workers, which have the same."""
+        """Where it is mounted, for messages, and for the handlers of other workers, which are mounted there too."""
         return ", ".join(self.paths) or "no path of its own"
 
     @property
     def access_problem(self) -> str | None:
-        """What is wrong with it once ``DEBUG`` is off; None where it says who may call."""
+        """Why it refuses every request with ``DEBUG = False``; None if an option says who may call."""
         if self.access.is_configured:
             return None
         return f"The StreamableHTTPHandler at {self.place} does not say who may call: give it {ACCESS_OPTIONS}"
 
     def urlpatterns(self, path: str, middleware: Callable[[ASGIApp], ASGIApp] | None = None) -> list[URLPattern]:
-        """The routes for a Channels ``URLRouter``: ``path`` with and without a trailing slash, and what
-        else belongs to the server (the OAuth metadata, the SDK's ``custom_route``).
+        """The routes for a Channels ``URLRouter``: ``path`` with and without a trailing slash, and the server's other
+        routes (the OAuth metadata, the SDK's ``custom_route``).
 
         Args:
-            path: where the MCP endpoint is, relative to the router.
-            middleware: an ASGI middleware to put around these routes and no others.
+            path: the path of the MCP endpoint, relative to the router.
+            middleware: an ASGI middleware to put around these routes only.
 
         Example:
             >>> URLRouter([*mcp_handler.urlpatterns("mcp"), re_path(r"", django_asgi_app)])
         """
-        as_route: Any = re_path  # which is declared for Django's views only; URLRouter takes ASGI applications
+        as_route: Any = re_path  # declared for Django's views only; URLRouter takes ASGI applications
         around: Callable[[ASGIApp], ASGIApp] = middleware or (lambda app: app)
         path = path.strip("/")
         self.paths.append(f"/{path}")
-        app, *_ = self._built or self._build()
         others = [
             as_route(route.path_regex.pattern.removeprefix("^/"), around(partial(self._serve_other_route, route)))
-            for route in app.routes
-            if isinstance(route, Route)
+            for route in (self._built or self._build()).routes
         ]
         if self.access.metadata is not None:
             document = partial(self._serve_openly, self.access.metadata.document(f"/{path}"))
@@ -189,67 +178,54 @@ class StreamableHTTPHandler:
         if scope["type"] == "lifespan":
             await self.lifespan(scope, receive, send)
         elif scope["type"] == "http":
-            _leave_doubled_slash_to_django(scope)
-            await self._guarded(self._serve, scope, receive, send)
+            _leave_double_slash_to_django(scope)
+            await self._tracked(self._serve, scope, receive, send)
         else:
             raise ValueError(f"StreamableHTTPHandler serves http and lifespan, not {scope['type']!r}.")
 
     async def lifespan(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """The ASGI lifespan application, for web servers that speak it: give it to the router as "lifespan".
+        """The ASGI lifespan application, for web servers that support it. Give it to the router as "lifespan".
 
-        Startup enters the lifespan of the MCP server and starts all its handlers. Shutdown closes these,
-        and the handlers of other MCP servers that a request has started since.
+        Startup enters the lifespan of the MCP server and starts all its handlers. Shutdown closes them, and the
+        handlers of other MCP servers that a request has started since.
         """
-        await receive()
-        lifecycle.leave_closing_to_lifespan()
-        try:
-            await lifecycle.start(self._server)
-        except Exception as error:
-            logger.exception("The MCP server could not be started.")
-            await send({"type": "lifespan.startup.failed", "message": str(error)})
-            return
-        await send({"type": "lifespan.startup.complete"})
-        try:
-            with imports_frozen():
-                await receive()
-        finally:
-            await lifecycle.close()
-        await send({"type": "lifespan.shutdown.complete"})
+        await lifecycle.serve_lifespan(self._server, receive, send)
 
     # One request
 
-    async def _guarded(self, app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
-        if wire_of(scope) is None:
+    async def _tracked(self, app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve a request through a ``RequestTrackingMiddleware``, unless there is one around the router."""
+        if http_request(scope) is None:
             lifecycle.install_shutdown_hook()
             app = RequestTrackingMiddleware(app, Runtime.of(self._server).in_flight)
-            # httptools leaves the whitespace around a value in it, and the SDK compares values with the message.
+            # httptools leaves whitespace around the values, and the SDK compares values with the message.
             scope = {**scope, "headers": [(name, value.strip(b" \t")) for name, value in scope["headers"]]}
         await app(scope, receive, send)
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if refused := self._refusal(scope):
-            await refused(scope, receive, send)
+        if refusal := self._refusal(scope):
+            await refusal(scope, receive, send)
         else:
             await self.access.serve(self._serve_admitted, scope, receive, send)
 
     async def _serve_admitted(self, scope: Scope, receive: Receive, send: Send) -> None:
         if page.is_wanted(scope):
             await page.page_about(self._server)(scope, receive, send)
-        elif (mounted := await self._mounted()) is None:
+        elif (started := await self._started()) is None:
             await _NOT_STARTED(scope, receive, send)
         else:
-            await _exchange(mounted.mcp, scope, receive, send)
+            await _serve_mcp(started.sessions, scope, receive, send)
 
     def _refusal(self, scope: Scope) -> Refusal | None:
-        """Why the request is refused before anything of it is parsed."""
+        """Why a request is refused before anybody looks at its caller; None if it is not."""
         return (
             self._limits.refusal(scope)
             or (hosts.refusal(scope) if self._checks_hosts else None)
             or self.access.refusal_without_access_option()
         )
 
-    def _refusal_on_another_route(self, scope: Scope) -> Refusal | None:
-        """The same for what the SDK keeps open to everybody: a page of any origin may read it, and change nothing."""
+    def _refusal_on_other_route(self, scope: Scope) -> Refusal | None:
+        """The same for the routes that the SDK opens to everybody. A page of any origin may read them."""
         return (
             self._limits.refusal(scope)
             or (hosts.refusal(scope, any_origin=scope["method"] in _SAFE_METHODS) if self._checks_hosts else None)
@@ -258,12 +234,12 @@ class StreamableHTTPHandler:
 
     async def _serve_other_route(self, route: Route, scope: Scope, receive: Receive, send: Send) -> None:
         async def serve(scope: Scope, receive: Receive, send: Send) -> None:
-            if (mounted := await self._mounted()) is None:
+            if (started := await self._started()) is None:
                 await _NOT_STARTED(scope, receive, send)
-            else:
-                below = {**scope, "root_path": _root_path(scope["path"], route)}
-                async with async_orm_thread():
-                    await mounted.app(below, receive, send)
+                return
+            scope = {**scope, "root_path": _root_path(scope["path"], route)}
+            async with async_orm_thread():
+                await started.other_routes(scope, receive, send)
 
         await self._serve_openly(partial(self.access.serve_anybody, serve), scope, receive, send)
 
@@ -271,82 +247,77 @@ class StreamableHTTPHandler:
         """Serve a route that is open to callers without a token."""
 
         async def serve(scope: Scope, receive: Receive, send: Send) -> None:
-            await (self._refusal_on_another_route(scope) or app)(scope, receive, send)
+            await (self._refusal_on_other_route(scope) or app)(scope, receive, send)
 
-        _leave_doubled_slash_to_django(scope)
-        await self._guarded(serve, scope, receive, send)
+        _leave_double_slash_to_django(scope)
+        await self._tracked(serve, scope, receive, send)
 
-    # The life of the SDK's session manager
+    # The SDK's application
 
-    async def start(self) -> Mounted:
-        """Start what is not started yet in the running event loop: the server's lifespan, this handler.
+    async def start(self) -> SDKApplication:
+        """In the running event loop, enter the server's lifespan and start the SDK's application, once each.
 
         Raises:
-            Exception: whatever the lifespan raised; the next call tries again.
+            Exception: whatever the lifespan raised. The next call tries again.
         """
         runtime = Runtime.of(self._server)
         await runtime.open()
-        return await runtime.open_on_top(self, self._run)
+        return await runtime.start_service(self, self._run)
 
-    async def _mounted(self) -> Mounted | None:
-        """The started handler; None if it cannot be started now."""
-        mounted: Mounted | None = Runtime.of(self._server).opened_on_top(self)
-        if mounted is not None:
-            return mounted
+    async def _started(self) -> SDKApplication | None:
+        """The SDK's application, started if necessary; None if it cannot be started now, which is logged once."""
+        started: SDKApplication | None = Runtime.of(self._server).running_service(self)
+        if started is not None:
+            return started
         try:
-            mounted = await self.start()
+            started = await self.start()
         except Exception:
-            if not self._failing:
+            if not self._start_failed:
                 logger.exception("The MCP server could not be started; requests get 503 until it can.")
-            self._failing = True
+            self._start_failed = True
             return None
-        self._failing = False
-        return mounted
+        self._start_failed = False
+        return started
 
-    def _build(self) -> tuple[Starlette, StreamableHTTPSessionManager, Sessions]:
-        app = sdk.http_app(self._mcp, self.options, self.access.auth_settings)
-        app.debug = app.debug and settings.DEBUG  # it shows tracebacks to whoever asks for a custom route
-        manager = self._mcp.session_manager
-        return app, manager, Sessions(manager, self._limits)
+    def _build(self) -> SDKApplication:
+        return SDKApplication(self._mcp, self.options, self.access.auth_settings, self._limits)
 
     @asynccontextmanager
-    async def _run(self) -> AsyncIterator[Mounted]:
-        app, manager, sessions = self._built or self._build()
-        self._built = None  # a session manager runs once
-        view = await Runtime.of(self._server).open()
-        view.middleware.insert(1, sessions.limit_calls)
-        sdk.set_served(manager, view)
-        relay = None
-        if (layer := channel_layer.shared_layer()) is not None:
-            serve_relayed = partial(self._guarded, partial(_exchange, sessions.serve_relayed))
-            relay = Relay(layer, serve_relayed, self.place, manager.max_request_body_size)
-        try:
-            async with manager.run(), sessions.shared(relay):
-                yield Mounted(app, sessions)
-        finally:
-            if isinstance(manager.event_store, SessionEvents):
-                await manager.event_store.aclose()
+    async def _run(self) -> AsyncIterator[SDKApplication]:
+        application = self._built or self._build()
+        self._built = None  # it runs once
+        server = await Runtime.of(self._server).open()
+        async with application.run(server, self._relay(application)):
+            yield application
+
+    def _relay(self, application: SDKApplication) -> Relay | None:
+        """The relay to the sessions of other workers; None if no channel layer reaches them."""
+        layer = channel_layer.shared_layer()
+        if layer is None:
+            return None
+        serve = partial(self._tracked, partial(_serve_mcp, application.sessions.serve_relayed))
+        return Relay(layer, serve, self.place, application.max_body_size)
 
 
-async def _exchange(app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
-    """Let the SDK answer: a standing stream to a GET, a call to a POST."""
-    wire = wire_of(scope)
-    assert wire is not None
+async def _serve_mcp(app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
+    """Let the SDK answer: a POST is a call, and a GET opens a stream."""
+    request = http_request(scope)
+    assert request is not None
     if scope["method"] == "POST":
-        await wire.run_call(app, scope, receive, send)
+        await request.run_call(app, scope, receive, send)
         return
     if scope["method"] == "GET":
-        wire.exchange.stand()
+        request.in_flight.become_stream()
     await app(scope, receive, send)
 
 
 def _root_path(path: str, route: Route) -> str:
-    """What stands before a route of the SDK's application in the path: a router's prefix, the server's root path."""
+    """The part of the path before a route of the SDK's application: a router's prefix, the web server's root path."""
     starts = (match.start() for match in re.finditer("/", path))
     return next(path[:start] for start in starts if route.path_regex.match(path[start:]))
 
 
-def _leave_doubled_slash_to_django(scope: Scope) -> None:
-    """URLRouter strips all leading slashes, so that ``//mcp`` would match: let the next route have it."""
+def _leave_double_slash_to_django(scope: Scope) -> None:
+    """URLRouter strips all leading slashes, so that ``//mcp`` would match. The next route gets it."""
     if "//" in scope["path"] and "url_route" in scope:
         raise Resolver404({"path": scope["path"]})

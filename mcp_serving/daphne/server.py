@@ -1,7 +1,7 @@
-"""A Daphne server that bounds what a client can make it hold, for whoever builds one.
+"""A Daphne server with limits on the size and the duration of requests, for the module that builds the server.
 
-Daphne and Twisted keep a whole request body before the application sees any of it, take a byte a minute for
-as long as it comes, and close connections without a word. What is bounded here, no application could bound.
+Daphne and Twisted buffer a whole request body before the application sees it, accept a byte a minute without end, and
+close connections without a response. No application could set these limits.
 """
 
 from __future__ import annotations
@@ -22,34 +22,33 @@ from mcp_serving.web_servers.daphne import WRITE_TIMEOUT, progress_of
 
 logger = logging.getLogger(__name__)
 
-_HTTPChannel: Any = HTTPChannel  # hardly any of its methods has types
+_HTTPChannel: Any = HTTPChannel  # few of its methods have types
 
 LINGER_SECONDS = 30.0
-"""How long a client that has been refused may go on sending, so that it comes to read why."""
+"""Seconds that a refused client may continue to send, so that it reads the reason."""
 
 
 class Server(DaphneServer):  # type: ignore[misc]
-    """Daphne's server, with bounds on what a client may send and how long it may take.
+    """Daphne's server, with limits on the size of a request and on the time that it takes.
 
-    A request beyond them is answered at once, and its connection closed. It takes every argument of
-    ``daphne.server.Server`` besides its own, and is served by ``runmcp`` like any other. HTTP/2 is not
-    offered to clients: these bounds are HTTP/1.1's.
+    A request over a limit is answered at once, and its connection is closed. Besides its own arguments it takes every
+    argument of ``daphne.server.Server``, and ``runmcp`` serves it like any other. It does not offer HTTP/2, for which
+    it has no limits.
 
     Args:
-        max_request_body_size: bytes that the body of a request may have (413); None for any number. A body
-            is in memory for a moment when it is complete. The MCP endpoint has its own limit, of 4 MiB.
-        max_header_size: bytes that the request line and the headers may have together, without their line
-            ends (431).
-        max_headers: how many headers a request may have (431).
-        read_timeout: seconds from the first byte of a request to its last (408); None for any number. An
-            upload of ``max_request_body_size`` has to fit in.
-        write_timeout: seconds that a client may leave an answer unread before its connection is closed;
-            None for any number. What counts is progress: a slow client has all the time it needs.
-        keep_alive_timeout: seconds that a connection may stay open without a request; None for any number.
+        max_request_body_size: bytes of the body of a request (413); None for no limit. A complete body is in memory
+            for a moment. The MCP endpoint has its own limit of 4 MiB.
+        max_header_size: bytes of the request line and the headers together, without line ends (431).
+        max_headers: the number of headers of a request (431).
+        read_timeout: seconds from the first byte of a request to its last (408); None for no limit. An upload of
+            ``max_request_body_size`` must be possible in this time.
+        write_timeout: seconds that a client may read nothing of a response before its connection is closed; None for
+            no limit. A client that reads slowly has all the time it needs.
+        keep_alive_timeout: seconds that a connection may stay open without a request; None for no limit.
 
     Raises:
-        TypeError: one of these is not a number.
-        ValueError: one of these is negative, zero where that would refuse everything, or not finite.
+        TypeError: a limit is not a number.
+        ValueError: a limit is negative, not finite, or zero where that would refuse every request.
 
     Example:
         >>> Server(application, endpoints=["tcp:port=8000:interface=127.0.0.1"], max_request_body_size=50 * 2**20)
@@ -76,7 +75,7 @@ class Server(DaphneServer):  # type: ignore[misc]
 
     @property
     def http_factory(self) -> HTTPFactory:
-        """What makes the protocol of each connection. Daphne's ``run()`` sets it, and listens with what is here."""
+        """Makes the protocol of each connection. Daphne's ``run()`` sets this attribute, and listens with its value."""
         return self._http_factory
 
     @http_factory.setter
@@ -105,16 +104,16 @@ def _seconds(name: str, value: Any) -> float | None:
 
 
 class _Request(WebRequest):  # type: ignore[misc]
-    """A request whose body does not grow beyond the limit, however it comes."""
+    """A request whose body stays within the limit."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        # Twisted would parse every form into `args`, in copies of the whole body; Daphne uses none of it.
+        # Twisted would parse every form into `args` and copy the whole body. Daphne does not use `args`.
         self._parsePOSTFormSubmission = False
 
     def process(self) -> None:
-        # Daphne believes it from any client, so that a rule of a proxy that goes by the path could be walked around;
-        # and fails on one that is no ASCII. A root path is said by the server's root_path.
+        # Daphne trusts this header of any client, so that a client could evade a proxy's rule about paths. A value that
+        # is not ASCII makes Daphne fail. The root path is set with the server's root_path.
         self.requestHeaders.removeHeader(b"daphne-root-path")
         super().process()
 
@@ -126,7 +125,7 @@ class _Request(WebRequest):  # type: ignore[misc]
 
 
 class _Channel(_HTTPChannel):  # type: ignore[misc]
-    """An HTTP/1.1 connection, which refuses what is too large or too slow."""
+    """An HTTP/1.1 connection that refuses requests over the limits."""
 
     refused = False
 
@@ -154,7 +153,7 @@ class _Channel(_HTTPChannel):  # type: ignore[misc]
     def headerReceived(self, line: bytes) -> bool:  # noqa: N802
         try:
             valid: bool = super().headerReceived(line)
-        except ValueError:  # a Content-Length of more digits than Python takes for a number
+        except ValueError:  # a Content-Length with more digits than Python converts to a number
             self._respondToBadRequestAndDisconnect()
             return False
         return valid
@@ -164,7 +163,7 @@ class _Channel(_HTTPChannel):  # type: ignore[misc]
 
     def allHeadersReceived(self) -> None:  # noqa: N802
         if self.length is not None and self.is_too_large(self.length):
-            self.refuse_body()  # before the client is told to continue
+            self.refuse_body()  # before Twisted tells the client to continue
         else:
             super().allHeadersReceived()
 
@@ -177,7 +176,7 @@ class _Channel(_HTTPChannel):  # type: ignore[misc]
         limit = self._server.max_request_body_size
         return limit is not None and size > limit
 
-    # Refusing one
+    # Refusing a request
 
     def _respondToBadRequestAndDisconnect(self) -> None:  # noqa: N802
         if self._receivedHeaderSize > self.totalHeadersSize or self._receivedHeaderCount > self.maxHeaders:
@@ -204,9 +203,9 @@ class _Channel(_HTTPChannel):  # type: ignore[misc]
         )
 
     def _refuse(self, status: HTTPStatus, text: str) -> None:
-        """Answer at once, and close once the client has read it; what it goes on sending is thrown away.
+        """Answer at once, discard whatever the client still sends, and close when it has read the answer.
 
-        Closing a socket with unread data in it resets the connection, and the client would lose the answer.
+        Closing a socket with unread data resets the connection, and the client would lose the answer.
         """
         if self.refused:
             return
@@ -228,7 +227,7 @@ class _Channel(_HTTPChannel):  # type: ignore[misc]
         )
         self._networkProducer.unregisterProducer()
         if ISSLTransport.providedBy(self.transport):
-            self.transport.loseConnection()  # says goodbye, and reads on until the client does
+            self.transport.loseConnection()  # sends TLS's closing message, and reads until the client's comes
         else:
             self.transport.loseWriteConnection()
         self._closing.start(LINGER_SECONDS, self.transport.abortConnection)
@@ -237,7 +236,7 @@ class _Channel(_HTTPChannel):  # type: ignore[misc]
 
     def timeoutConnection(self) -> None:  # noqa: N802
         if self._reading.runs:
-            self.setTimeout(self.timeOut)  # it is not idle, and has a deadline of its own
+            self.setTimeout(self.timeOut)  # it is not idle, and has its own deadline
         else:
             self.loseConnection()
 
@@ -246,7 +245,7 @@ class _Channel(_HTTPChannel):  # type: ignore[misc]
         self._expect_progress()
 
     def _expect_progress(self, before: tuple[int, int] | None = None) -> None:
-        """Twisted would wait for ever until a client has read everything."""
+        """Close a connection that makes no progress. Twisted would wait for the client without limit."""
         now = progress_of(self.transport)
         if now == before:
             self.transport.abortConnection()
@@ -260,7 +259,7 @@ class _Channel(_HTTPChannel):  # type: ignore[misc]
 
 
 class _Timer:
-    """One call of Twisted's that is to come, or none."""
+    """At most one scheduled call."""
 
     def __init__(self, channel: _Channel) -> None:
         self._channel = channel
@@ -281,7 +280,7 @@ class _Timer:
 
 
 class _Factory(HTTPFactory):  # type: ignore[misc]
-    # In place of Twisted's choice between HTTP/1.1 and HTTP/2.
+    # Replaces Twisted's choice between HTTP/1.1 and HTTP/2.
     protocol = _Channel
 
     def __init__(self, server: Server) -> None:

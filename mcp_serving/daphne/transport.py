@@ -1,9 +1,8 @@
-"""The Daphne server that the caller built: checked, run as given, and stopped without losing an answer.
+"""The Daphne server that the caller built: checked, run as given, and stopped without losing a response.
 
-The only module that imports Daphne and Twisted. Daphne's own stop kills every request in flight, waits
-for applications that cannot be cancelled, and fails on a request that was only half received. So nothing
-may be left for it: ``Server`` has drained the in_flight before, and ``DaphneTransport`` closes the sockets
-and takes what is left out of Daphne's books.
+Daphne's own stop kills every request in flight, waits for applications that cannot be cancelled, and fails on a request
+that was only half received. So nothing must be left for it: ``Server`` drains the requests in flight first, and
+``DaphneTransport`` closes the sockets and removes the rest from Daphne's connection table.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from twisted.protocols.tls import TLSMemoryBIOFactory, TLSMemoryBIOProtocol
 
 from mcp_serving.errors import InvalidEndpoint, InvalidHTTPServer, ListenError, NoApplication, ReactorHasRun
 from mcp_serving.loading import cause_of
-from mcp_serving.web_servers.daphne import STALLED_SECONDS
+from mcp_serving.web_servers.daphne import STALLED_SECONDS, forget_applications, warn_of_missing_protections
 from mcp_serving.web_servers.middleware import RequestTrackingMiddleware
 
 if TYPE_CHECKING:
@@ -41,23 +40,21 @@ if TYPE_CHECKING:
 reactor: Any = installed_reactor
 
 loop: asyncio.AbstractEventLoop = twisted_loop
-"""The event loop that Daphne's module has installed for Twisted; everything has to run on it."""
+"""The event loop that Daphne's module has installed for Twisted. Everything must run on it."""
 
 
 def build(http_server: object) -> Any:
-    """The Daphne server that was given, or that the given callable returns.
-
-    Everything about it that can be found wrong is found before it listens.
+    """The Daphne server that was given, or that the given callable returns, checked before it listens.
 
     Raises:
-        InvalidHTTPServer: it is none, or the callable failed.
+        InvalidHTTPServer: it is not a Daphne server, or the callable failed.
         NoApplication: it has no application.
-        InvalidEndpoint: it has no endpoint, or one that Twisted cannot use.
+        InvalidEndpoint: it has no endpoint, or Twisted cannot use an endpoint.
     """
     if not isinstance(http_server, DaphneServer) and callable(http_server):
         try:
             http_server = http_server()
-        except SystemExit:  # what Daphne does about a server without endpoints
+        except SystemExit:  # Daphne exits if a server has no endpoints
             raise InvalidEndpoint(
                 "The Daphne server has no endpoint: give it endpoints=['tcp:port=8000:interface=127.0.0.1']."
             ) from None
@@ -104,11 +101,11 @@ def _check_endpoint(endpoint: str) -> None:
 
 
 class DaphneTransport:
-    """Runs a Daphne server as given, but for what docs/daphne.md lists.
+    """Runs a Daphne server as given. docs/daphne.md lists the changes.
 
-    Its ``application`` gets a guard around it, so that every request is in the in_flight, and its
-    ``signal_handlers`` are off: signals start the graceful shutdown instead. ``listen_success`` and
-    ``listen_error`` are listened to.
+    A ``RequestTrackingMiddleware`` is put around its ``application``, so that every request is in flight until it is
+    answered. Its ``signal_handlers`` are off, because signals start the graceful shutdown. Calls of ``listen_success``
+    and ``listen_error`` are noticed.
 
     Raises:
         ReactorHasRun: a Daphne server has run in this process before.
@@ -120,33 +117,37 @@ class DaphneTransport:
         if DaphneTransport._has_run:
             raise ReactorHasRun("Twisted's reactor runs once in a process, and it has run: start a new process.")
         self.started: asyncio.Future[None] = loop.create_future()
-        """Done once ``run`` may be called: Daphne runs the event loop itself."""
+        """Done when ``run`` is to be called: Daphne runs the event loop itself."""
         self._server = server
         self._ports: list[Any] = []
         self._failure: ListenError | None = None
         self._pending = len(server.endpoints)
         self._listening = asyncio.Event()
         server.signal_handlers = False
-        # Only here can the result of listening be seen: Daphne logs a failure and runs on, or ends with 0.
+        # Only these tell the result of listening: Daphne logs a failure and continues, or exits with status 0.
         server.listen_success = partial(self._listens, server.listen_success)
         server.listen_error = partial(self._cannot_listen, server.listen_error)
 
     def run(self) -> None:
-        """Listen and serve; returns once ``stop`` was called."""
+        """Listen and serve, until ``stop`` is called."""
         DaphneTransport._has_run = True
-        # From verbosity 2 on, Twisted would put standard error through logging, and so in a circle where a
-        # handler writes to it: rich's does, which the SDK installs where it finds it.
+        # From verbosity 2 on, Twisted would redirect standard error to logging, and a logging handler that writes to
+        # standard error would loop endlessly. The handler of rich does so. The SDK installs it if rich is installed.
         globalLogBeginner.beginLoggingTo = partial(  # type: ignore[method-assign]
             globalLogBeginner.beginLoggingTo, redirectStandardIO=False
         )
         self._server.run()
 
     async def listen(self, in_flight: InFlightRequests) -> list[str]:
-        """Have ``run`` called, and wait until every endpoint is bound; their addresses, as a client writes them.
+        """Have ``run`` called, and wait until every endpoint is bound.
+
+        Returns:
+            the addresses of the endpoints, as a client writes them.
 
         Raises:
-            ListenError: one of them cannot be bound.
+            ListenError: an endpoint cannot be bound.
         """
+        warn_of_missing_protections()
         self._server.application = RequestTrackingMiddleware(self._server.application, in_flight)
         self.started.set_result(None)
         await self._listening.wait()
@@ -172,13 +173,13 @@ class DaphneTransport:
             original(failure)
 
     async def stop_accepting(self) -> None:
-        """Close the listening sockets: a new connection is refused from now on."""
+        """Close the listening sockets: new connections are refused."""
         ports, self._ports = self._ports, []
         for port in ports:
             await maybeDeferred(port.stopListening).asFuture(loop)
 
     async def close_connections(self, in_flight: InFlightRequests, deadline: Deadline) -> list[str]:
-        """Close every connection once its client has read what was written to it; what was not read."""
+        """Close each connection as soon as its client has read everything; name the clients that have not."""
         await self.stop_accepting()
         connections = [_Closing(reader, deadline) for reader in _selectables() if isinstance(reader, ServerConnection)]
         await asyncio.gather(*(connection.closed() for connection in connections))
@@ -186,12 +187,8 @@ class DaphneTransport:
         return [f"{unread} client{'' if unread == 1 else 's'} reading an answer"] if unread else []
 
     def stop(self) -> None:
-        """End ``run``, without waiting for anything that is left."""
-        done = loop.create_future()
-        done.set_result(None)
-        for details in getattr(self._server, "connections", {}).values():
-            # Neither half-received requests, which have none, nor what could not be cancelled.
-            details["application_instance"] = done
+        """End ``run`` without waiting for anything."""
+        forget_applications(self._server)
         self._server.stop()
 
 
@@ -215,9 +212,9 @@ class _Closing:
 
     async def closed(self) -> None:
         if isinstance(self._connection.protocol, TLSMemoryBIOProtocol):
-            # TLS's goodbye, without a wait for the client's.
+            # TLS's closing message, without waiting for the client's.
             self._connection.protocol.loseConnection()  # type: ignore[no-untyped-call]
-        self._connection.unregisterProducer()  # who waits for the buffer to empty would keep it from closing
+        self._connection.unregisterProducer()  # it would keep the connection open until the buffer is empty
         self._connection.loseConnection()
         with self._deadline.scope(), self._stalled:
             self._expect_progress()
@@ -243,7 +240,7 @@ class _Closing:
 def _address(port: Any) -> str:
     host = port.getHost()
     if isinstance(host, UNIXAddress):
-        return f"http://unix:{os.fsdecode(host.name or b'')}:"  # as nginx writes it, in front of a path
+        return f"http://unix:{os.fsdecode(host.name or b'')}:"  # nginx writes it so, before a path
     scheme = "https" if isinstance(port.factory, TLSMemoryBIOFactory) else "http"
     name = f"[{host.host}]" if ":" in host.host else host.host
     return f"{scheme}://{name}:{host.port}"

@@ -1,3 +1,5 @@
+"""The deadline of a shutdown."""
+
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -7,34 +9,38 @@ import anyio
 
 
 class Deadline:
-    """A moment by which something has to be over, which can be brought forward while it is waited for.
+    """A time by which a shutdown must be over. It can be brought forward while somebody waits for it.
 
     Args:
         seconds: from now.
-        at_least: seconds that are left to it even when it is cut.
     """
 
-    def __init__(self, seconds: float, *, at_least: float = 0.0) -> None:
-        self._moment = anyio.current_time() + seconds
-        self._at_least = at_least
+    def __init__(self, seconds: float) -> None:
+        self._time = anyio.current_time() + seconds
+        self._reserved = 0.0
         self._scopes: set[anyio.CancelScope] = set()
 
     @property
     def remaining(self) -> float:
         """Seconds left, never below zero."""
-        return max(0.0, self._moment - anyio.current_time())
+        return max(0.0, self._time - anyio.current_time())
+
+    def reserve(self, seconds: float) -> None:
+        """Leave at least these seconds from now, also if the deadline has passed, and after each ``cut``."""
+        self._time = max(self._time, anyio.current_time() + seconds)
+        self._reserved = seconds
 
     def cut(self) -> None:
-        """Bring the moment as near as it may come; one that is nearer already stays."""
-        self._moment = min(self._moment, anyio.current_time() + self._at_least)
+        """Bring the deadline forward: to now, or to the seconds that are reserved."""
+        self._time = min(self._time, anyio.current_time() + self._reserved)
         for scope in self._scopes:
-            scope.deadline = min(scope.deadline, self._moment)
+            scope.deadline = min(scope.deadline, self._time)
 
     @contextmanager
     def scope(self, share: float = 1.0) -> Iterator[anyio.CancelScope]:
-        """Cancel the block when the deadline passes, or when ``share`` of the time that is left has passed."""
-        moment = self._moment if share == 1.0 else anyio.current_time() + share * self.remaining
-        with anyio.CancelScope(deadline=moment) as scope:
+        """Cancel the block at the deadline, or after ``share`` of the seconds that are left."""
+        end = self._time if share == 1.0 else anyio.current_time() + share * self.remaining
+        with anyio.CancelScope(deadline=end) as scope:
             self._scopes.add(scope)
             try:
                 yield scope

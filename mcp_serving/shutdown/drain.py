@@ -1,4 +1,4 @@
-"""The middle of a graceful shutdown: finish the calls, end the streams, cancel what is left."""
+"""The middle of a graceful shutdown: finish the calls, end the streams, cancel the rest."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import asyncio
 from collections.abc import Callable
 
 from mcp_serving.shutdown.deadline import Deadline
-from mcp_serving.shutdown.in_flight import InFlightRequests
+from mcp_serving.shutdown.in_flight import CANCELLED_SECONDS, InFlightRequests
 
 
 async def drain(*in_flights: InFlightRequests, end_subscriptions: Callable[[], None]) -> None:
-    """The middle of a shutdown: take nothing new, let the calls in flight finish, then end the streams."""
+    """Refuse new requests, wait for the calls in flight, then end the streams."""
     for in_flight in in_flights:
         in_flight.draining = True
     for in_flight in in_flights:
@@ -20,16 +20,26 @@ async def drain(*in_flights: InFlightRequests, end_subscriptions: Callable[[], N
         for stream in in_flight.streams:
             stream.end()
     for in_flight in in_flights:
-        await in_flight.empty()
+        await in_flight.all_closed()
 
 
 async def cancel_remaining(deadline: Deadline, *in_flights: InFlightRequests) -> None:
-    """Past the time of a shutdown: cancel by the mildest means, and answer in place of what that does not end."""
+    """After the deadline of a shutdown: cancel the handlers, then respond in place of those that have not ended."""
     for in_flight in in_flights:
-        for exchange in in_flight.left:
-            exchange.cancel()
+        for request in in_flight.running:
+            request.cancel()
     with deadline.scope(share=0.2):
         for in_flight in in_flights:
-            await in_flight.settled()
-    # Side by side: each may have to wait for a client that does not read.
-    await asyncio.gather(*(exchange.abandon() for in_flight in in_flights for exchange in in_flight.left))
+            await in_flight.all_ended()
+    # At the same time: each may have to wait for a client that does not read.
+    await asyncio.gather(*(request.abandon() for in_flight in in_flights for request in in_flight.running))
+
+
+async def end_unawaited_tasks() -> None:
+    """Cancel the tasks that a tool or the lifespan has started and nobody awaits, and let them clean up."""
+    tasks = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in tasks:
+        task.cancel()
+    if tasks and (await asyncio.wait(tasks, timeout=CANCELLED_SECONDS))[1]:
+        return  # a task that waits for a thread still uses its async generators
+    await asyncio.get_running_loop().shutdown_asyncgens()

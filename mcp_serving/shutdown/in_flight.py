@@ -1,183 +1,244 @@
-"""What is in flight: the one place that the shutdown asks what it has to wait for, and what to cancel."""
+"""The requests in flight: a shutdown asks here which responses it waits for, and what it ends or cancels."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from enum import Enum, auto
+from typing import Protocol
 
 import anyio
 
 CANCELLED_SECONDS = 0.1
-"""How long something that was cancelled may take to notice, before the shutdown goes on without it."""
+"""Seconds that a cancelled task has to end. Then the shutdown goes on without it."""
+
+
+class Kind(Enum):
+    """What a shutdown does about a request in flight."""
+
+    CALL = auto()
+    """It waits for the response."""
+    STREAM = auto()
+    """It ends the stream as if the client had left: a GET stream, a WebSocket."""
+    SUBSCRIPTION = auto()
+    """It waits: the handler ends the stream, because the shutdown has closed all ``subscriptions/listen`` streams."""
+
+
+class State(Enum):
+    """Whether a request in flight is still wanted."""
+
+    RUNNING = auto()
+    ENDED = auto()
+    """A shutdown has ended it."""
+    CLIENT_LEFT = auto()
+    """Nobody reads a response any more."""
+
+
+class Connection(Protocol):
+    """The connection on which a web server has received a request."""
+
+    def disconnect(self) -> bool:
+        """Tell the application that its client has left; False if the application does not wait for the client."""
+
+    async def finish(self) -> None:
+        """End the response in place of the application, and cancel the application."""
 
 
 class InFlightRequest:
-    """One request in flight, from its arrival until its answer is handed to the wire.
+    """An HTTP request, a WebSocket connection, or a JSON-RPC request over stdio, until its response is written.
 
-    An HTTP request, a WebSocket connection or a JSON-RPC request over stdio. It is either a *call*, whose
-    answer a shutdown waits for, or *standing* (a GET stream, ``subscriptions/listen``, a WebSocket), which
-    a shutdown ends.
+    Args:
+        requests: all requests that the same shutdown waits for.
+        name: how errors and log lines name it.
+        kind: what a shutdown does about it.
+        connection: the client's side of it; None over stdio.
     """
 
-    def __init__(self, in_flight: InFlightRequests, what: str, *, standing: bool) -> None:
-        self.what = what
-        self.task: asyncio.Task[object] | None = None
-        """The ASGI application's task."""
-        self.answer_instead: Callable[[], Awaitable[None]] | None = None
-        """Ends the response without the application."""
-        self.may_ask = False
-        """Its handler can ask the client something, whose answer comes as another HTTP request."""
-        self.ended = False
-        self.on_end: Callable[[], None] | None = None
-        self._ends_itself = False
-        self._handler: anyio.CancelScope | None = None
-        self._handler_task: asyncio.Task[object] | None = None
-        self._given_up = False
-        self._ledger = in_flight
-        self._standing = standing
+    __slots__ = ("__weakref__", "_handler", "_requests", "connection", "kind", "name", "state")
 
-    @property
-    def standing(self) -> bool:
-        return self._standing
+    def __init__(
+        self, requests: InFlightRequests, name: str, kind: Kind = Kind.CALL, connection: Connection | None = None
+    ) -> None:
+        self.name = name
+        self.kind = kind
+        self.state = State.RUNNING
+        self.connection = connection
+        self._handler: _RunningHandler | None = None
+        self._requests = requests
 
     @property
     def draining(self) -> bool:
         """Whether a shutdown waits for it."""
-        return self._ledger.draining
+        return self._requests.draining
+
+    def become_stream(self, kind: Kind = Kind.STREAM) -> None:
+        """From now on it is a stream, which a shutdown does not wait for."""
+        self.kind = kind
+        self._requests.update(self)
+
+    def may_ask_client(self) -> None:
+        """From now on its handler may ask the client something; the answer comes as another HTTP request."""
+        self._requests.add_asking(self)
 
     def lose_reader(self) -> None:
-        """Its client has stopped reading the answer; in a shutdown that is an answer lost."""
+        """Its client has stopped reading the response, which a shutdown reports."""
         if self.draining:
-            self._ledger.unread += 1
-
-    def stand(self, *, ends_itself: bool = False) -> None:
-        """From now on it is a standing stream; ``ends_itself`` where its handler has been told by other means."""
-        self._standing = True
-        self._ends_itself = ends_itself
-        self._ledger.changed()
+            self._requests.unread += 1
 
     def end(self) -> None:
-        """End a standing stream, as if its client had left."""
-        if self._ends_itself:
+        """End a stream, as if its client had left."""
+        if self.kind is Kind.SUBSCRIPTION:
             return
-        self.ended = True
-        if self.on_end is not None:
-            self.on_end()
-        elif self._handler is not None:
-            self._handler.cancel()
+        self.state = State.ENDED
+        waits_for_client = self.connection is not None and self.connection.disconnect()
+        if not waits_for_client and self._handler is not None:
+            self._handler.scope.cancel()
 
     @contextmanager
     def handled(self) -> Iterator[None]:
-        """Around the MCP handler: what ``cancel`` cancels, so that the client can still have an answer.
+        """Around the MCP handler, so that ``cancel`` can cancel the handler and the client still gets a response.
 
         Raises:
-            CancelledError: after ``give_up``.
+            CancelledError: after ``client_left``.
         """
-        self._ledger.handled.add(self)
-        self._handler_task = asyncio.current_task()
+        self._requests.handled.add(self)
+        self._handler = _RunningHandler()
         try:
-            with anyio.CancelScope() as self._handler:
+            with self._handler.scope:
                 yield
-            if self._given_up:
+            if self.state is State.CLIENT_LEFT:
                 raise asyncio.CancelledError
         finally:
-            self._handler = self._handler_task = None
-            self._ledger.handled.discard(self)
-            self._ledger.changed()
+            self._handler = None
+            self._requests.handled.discard(self)
+            self._requests.changed()
 
-    def give_up(self, task: asyncio.Task[object]) -> bool:
-        """Cancel the MCP handler if it runs in this task, for good: nobody is left to read an answer.
+    def client_left(self, task: asyncio.Task[object]) -> bool:
+        """Cancel the MCP handler for good if it runs in this task: nobody is left to read a response.
 
         Returns:
-            False if it does not: in an older session, it has a task of its own.
+            False if it does not. In a session of a client up to 2025-11-25, the handler has its own task.
         """
-        if self._handler is None or self._handler_task is not task:
+        if self._handler is None or self._handler.task is not task:
             return False
-        self._given_up = True
-        self._handler.cancel()
+        self.state = State.CLIENT_LEFT
+        self._handler.scope.cancel()
         return True
 
     def cancel(self) -> None:
-        """Cancel its MCP handler, so that the client still has an answer; what has none is told to end."""
+        """Cancel the MCP handler, so that the client still gets a response; end a request without a handler."""
         if self._handler is not None:
-            self._handler.cancel()
+            self._handler.scope.cancel()
         else:
-            # Not its task: Django's ASGI handler, if cancelled, leaves the view running that it waits for.
+            # Not the task of the application: Django's ASGI handler, if cancelled, leaves its view running.
             self.end()
 
     async def abandon(self) -> None:
-        """Answer in place of what ``cancel`` could not end, such as the wait for a thread, and forget it."""
-        if self.answer_instead is not None:
-            # Where the web server waits for its client to read, this may be for ever.
+        """Respond in place of an application that ``cancel`` could not end, and stop waiting for it.
+
+        A thread, for example, cannot be cancelled.
+        """
+        if self.connection is not None:
+            # Where the web server waits for the client to read, this might never return.
             with anyio.move_on_after(CANCELLED_SECONDS):
-                await self.answer_instead()
-        if self.task is not None:
-            self.task.cancel()
+                await self.connection.finish()
         self.close()
 
     def close(self) -> None:
-        self._ledger.close(self)
+        """It is answered, or nobody waits for it any more."""
+        self._requests.close(self)
+
+
+class _RunningHandler:
+    """The MCP handler of a request, and the task that it runs in."""
+
+    __slots__ = ("scope", "task")
+
+    def __init__(self) -> None:
+        self.scope = anyio.CancelScope()
+        self.task = asyncio.current_task()
 
 
 class InFlightRequests:
-    """The exchanges in flight. Waiting is by event: whoever closes the last one wakes the shutdown."""
+    """All requests in flight of one server in one event loop.
+
+    Waiting for them costs no polling: each change wakes whoever waits, and each question is answered without looking
+    at all requests.
+    """
 
     def __init__(self) -> None:
         self.draining = False
-        """True from the start of a shutdown: what arrives now is refused."""
+        """True from the start of a shutdown: new requests are refused."""
         self.unread = 0
-        """How many answers a shutdown has given up on, because their clients had stopped reading."""
+        """The number of responses that a shutdown has abandoned because their clients had stopped reading."""
         self.handled: set[InFlightRequest] = set()
-        """Those whose MCP handler runs; in a session it runs on when the client that waited for it has left."""
+        """The requests whose MCP handler runs. In a session, it continues after its client has left."""
         self._open: dict[InFlightRequest, None] = {}
+        self._calls: set[InFlightRequest] = set()
+        self._asking: set[InFlightRequest] = set()
         self._changed = asyncio.Event()
 
-    def open(self, what: str, *, standing: bool = False) -> InFlightRequest:
-        exchange = InFlightRequest(self, what, standing=standing)
-        self._open[exchange] = None
-        return exchange
+    def open(self, name: str, kind: Kind = Kind.CALL, connection: Connection | None = None) -> InFlightRequest:
+        """A new request, which is in flight until its ``close``."""
+        request = InFlightRequest(self, name, kind, connection)
+        self._open[request] = None
+        if kind is Kind.CALL:
+            self._calls.add(request)
+        return request
 
-    def close(self, exchange: InFlightRequest) -> None:
-        self._open.pop(exchange, None)
+    def update(self, request: InFlightRequest) -> None:
+        """Its kind has changed from a call to a stream."""
+        self._calls.discard(request)
+        self._asking.discard(request)
         self.changed()
 
+    def add_asking(self, request: InFlightRequest) -> None:
+        """Its handler may ask the client something."""
+        if request in self._calls:
+            self._asking.add(request)
+
+    def close(self, request: InFlightRequest) -> None:
+        self._open.pop(request, None)
+        self.update(request)
+
     def changed(self) -> None:
+        """Wake whoever waits."""
         self._changed.set()
 
     @property
     def names(self) -> list[str]:
-        """What is in flight, as an error names it."""
-        return [exchange.what for exchange in self._open]
+        """The names of the requests in flight."""
+        return [request.name for request in self._open]
 
     @property
-    def calls(self) -> list[InFlightRequest]:
-        return [exchange for exchange in self._open if not exchange.standing]
+    def has_calls(self) -> bool:
+        return bool(self._calls)
 
     @property
     def streams(self) -> list[InFlightRequest]:
-        return [exchange for exchange in self._open if exchange.standing]
+        return [request for request in self._open if request.kind is not Kind.CALL]
 
     @property
-    def left(self) -> set[InFlightRequest]:
-        """All that is still running, whether somebody waits for it or not."""
+    def running(self) -> set[InFlightRequest]:
+        """The requests in flight, and those whose handler continues after the client has left."""
         return self._open.keys() | self.handled
 
-    async def questions_over(self) -> None:
+    async def questions_answered(self) -> None:
         """Return once no call in flight can ask its client anything over HTTP."""
-        await self._until(lambda: not any(call.may_ask for call in self.calls))
+        await self._until(lambda: not self._asking)
 
     async def calls_answered(self) -> None:
         """Return once no call is in flight."""
-        await self._until(lambda: not self.calls)
+        await self._until(lambda: not self._calls)
 
-    async def empty(self) -> None:
-        """Return once nothing at all is in flight."""
+    async def all_closed(self) -> None:
+        """Return once nothing is in flight."""
         await self._until(lambda: not self._open)
 
-    async def settled(self) -> None:
-        """Return once nothing runs any more, not even for a client that has left."""
-        await self._until(lambda: not self.left)
+    async def all_ended(self) -> None:
+        """Return once nothing is in flight, and no handler runs for a client that has left."""
+        await self._until(lambda: not self._open and not self.handled)
 
     async def _until(self, reached: Callable[[], bool]) -> None:
         while not reached():
@@ -185,7 +246,7 @@ class InFlightRequests:
             await self._changed.wait()
 
 
-def listed(names: list[str], most: int = 10) -> str:
-    """What is in flight, as an error lists it."""
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(names[:most]) + more
+def listed(names: list[str], limit: int = 10) -> str:
+    """The names in one line, as an error lists them."""
+    more = f" and {len(names) - limit} more" if len(names) > limit else ""
+    return ", ".join(names[:limit]) + more

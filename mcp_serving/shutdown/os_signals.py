@@ -1,3 +1,5 @@
+"""The signals that ask the process to stop: handled in the event loop, and kept away from forked children."""
+
 from __future__ import annotations
 
 import asyncio
@@ -11,15 +13,15 @@ from typing import Any
 STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 _replaced: dict[signal.Signals, Any] = {}
-"""The handlers that were there before, while ours are."""
+"""The handlers of before, while those of the event loop are installed."""
 
 
 @contextmanager
 def handled_by(loop: asyncio.AbstractEventLoop, handle: Callable[[signal.Signals], None]) -> Iterator[None]:
     """Call ``handle`` in the loop for each signal that asks the process to stop.
 
-    A signal that is ignored stays so (``nohup`` ignores SIGHUP). Outside the main thread, where Python
-    allows no handlers, signals stay with whoever owns that thread.
+    An ignored signal stays ignored (``nohup`` ignores SIGHUP). Outside the main thread, where Python allows no signal
+    handlers, the signals are left alone.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -39,37 +41,33 @@ def handled_by(loop: asyncio.AbstractEventLoop, handle: Callable[[signal.Signals
 def _restore(*, in_child: bool = False) -> None:
     for number, handler in _replaced.items():
         if in_child and getattr(handler, "__module__", "").startswith("mcp_serving."):
-            # runmcp's own is for the server alone, and in a child it may never run: Python 3.13.0 loses one signal in
-            # a hundred for handlers in Python where another thread than the main one has forked.
+            # The handler of runmcp is for the server alone. In a child it might never run: where another thread than
+            # the main thread has forked, Python 3.13.0 loses one signal in a hundred for handlers in Python.
             handler = signal.SIG_DFL
-        if handler is not None:  # None: it was not installed from Python, and cannot be from there
+        if handler is not None:  # None: it was not installed from Python, and cannot be installed from Python
             signal.signal(number, handler)
     _replaced.clear()
 
 
-# A forked child (multiprocessing) shares the wake-up descriptor of the loop: a signal to it would reach the
-# server. It is held back until the child has given the descriptor up.
+# A forked child (multiprocessing) shares the wake-up descriptor of the event loop: a signal to the child would reach
+# the server. The signals are blocked until the child has given the descriptor up.
 
 
-def _hold_signals_back() -> None:
+def _block_signals() -> None:
     if _replaced:
         signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)
 
 
-def _let_signals_through() -> None:
+def _unblock_signals() -> None:
     if _replaced:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPING)
 
 
-def _leave_the_signals_to_the_parent() -> None:
+def _leave_signals_to_parent() -> None:
     if _replaced:
         signal.set_wakeup_fd(-1)
         _restore(in_child=True)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPING)
 
 
-os.register_at_fork(
-    before=_hold_signals_back,
-    after_in_parent=_let_signals_through,
-    after_in_child=_leave_the_signals_to_the_parent,
-)
+os.register_at_fork(before=_block_signals, after_in_parent=_unblock_signals, after_in_child=_leave_signals_to_parent)

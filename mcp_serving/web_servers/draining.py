@@ -1,7 +1,7 @@
-"""What still gets through while a shutdown drains: a client's part in a call that is in flight.
+"""The requests that are still served while a shutdown waits for calls in flight.
 
-A call of a session up to 2025-11-25 may ask its client something, and the answer comes as a request of its own,
-for which a browser may first ask whether it may send it.
+A call of a session up to 2025-11-25 may ask its client a question. The answer comes as another request, and a browser
+may send a preflight request before it.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from starlette.types import Receive, Scope
 
 
-async def let_through(scope: Scope, receive: Receive) -> Receive | None:
-    """Where the request may be about a call that is in flight, its body to be received; else None."""
-    return receive if _is_preflight(scope) else await _answer_of_a_session(scope, receive)
+async def belongs_to_a_call(scope: Scope, receive: Receive) -> Receive | None:
+    """``receive`` for a request that may belong to a call in flight; None for any other request."""
+    return receive if _is_preflight(scope) else await _message_without_request(scope, receive)
 
 
 def _is_preflight(scope: Scope) -> bool:
@@ -29,15 +29,12 @@ def _is_preflight(scope: Scope) -> bool:
     )
 
 
-async def _answer_of_a_session(scope: Scope, receive: Receive) -> Receive | None:
-    """For a POST of a session that asks for nothing new, its body to be received again; else None.
-
-    An answer to the server's question, or a notification such as a cancellation.
-    """
+async def _message_without_request(scope: Scope, receive: Receive) -> Receive | None:
+    """``receive`` for a POST of a session that is no JSON-RPC request: an answer to a question, or a notification."""
     if scope["method"] != "POST" or not _has_session(scope):
         return None
     body = await read_body(receive, DEFAULT_MAX_REQUEST_BODY_SIZE)
-    if body is None or _asks_for_something(body):
+    if body is None or _is_request(body):
         return None
     return with_body(body, receive)
 
@@ -46,7 +43,8 @@ def _has_session(scope: Scope) -> bool:
     return any(name == MCP_SESSION_ID_HEADER.encode() for name, _ in scope["headers"])
 
 
-def _asks_for_something(body: bytes) -> bool:
+def _is_request(body: bytes) -> bool:
+    """Whether a body is a JSON-RPC request, or no JSON-RPC message at all."""
     try:
         return isinstance(jsonrpc_message_adapter.validate_json(body, by_name=False), JSONRPCRequest)
     except ValueError:

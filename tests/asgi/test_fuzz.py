@@ -257,7 +257,7 @@ class Fuzzed:
         gc.collect()
         # What served a session last, such as a thread, may still refer to it.
         assert sum(isinstance(each, StreamableHTTPServerTransport) for each in gc.get_objects()) < 10
-        return len(asyncio.all_tasks()), sessions, sum(len(runtime.in_flight.left) for runtime in runtimes())
+        return len(asyncio.all_tasks()), sessions, sum(len(runtime.in_flight.running) for runtime in runtimes())
 
 
 @pytest.fixture(scope="module")

@@ -20,7 +20,7 @@ from mcp.server.mcpserver import MCPServer
 from mcp_serving import InvalidServer, StreamableHTTPHandler
 from mcp_serving.asgi import lifecycle
 from mcp_serving.shutdown.in_flight import InFlightRequest, InFlightRequests
-from mcp_serving.web_servers.middleware import HTTPWire, RequestTrackingMiddleware, wire_of
+from mcp_serving.web_servers.middleware import HTTPRequest, RequestTrackingMiddleware, http_request
 from tests.support.harness import INITIALIZE, INITIALIZED, call, serving_http, text_of
 from tests.support.raw_http import Request, headers_of, post, status_of
 
@@ -217,14 +217,14 @@ def test_a_handler_that_was_closed_starts_again_with_the_next_request() -> None:
 
 def test_a_request_is_freed_without_the_garbage_collector() -> None:
     handler = StreamableHTTPHandler(echo_server([]))
-    wires: list[weakref.ref[HTTPWire]] = []
-    exchanges: list[InFlightRequest] = []  # as a session keeps the one that opened it
+    requests: list[weakref.ref[HTTPRequest]] = []
+    in_flight: list[InFlightRequest] = []  # as a session keeps the one that opened it
 
     async def noted(scope: Any, receive: Any, send: Any) -> None:
-        wire = wire_of(scope)
-        assert wire is not None
-        wires.append(weakref.ref(wire))
-        exchanges.append(wire.exchange)
+        request = http_request(scope)
+        assert request is not None
+        requests.append(weakref.ref(request))
+        in_flight.append(request.in_flight)
         await handler(scope, receive, send)
 
     async def talk() -> None:
@@ -236,8 +236,8 @@ def test_a_request_is_freed_without_the_garbage_collector() -> None:
     gc.disable()
     try:
         asyncio.run(talk())
-        assert [wire() for wire in wires] == [None, None]
-        assert [(each.task, each.answer_instead, each.on_end) for each in exchanges] == [(None, None, None)] * 2
+        assert [request() for request in requests] == [None, None]
+        assert [each.connection for each in in_flight] == [None, None]
     finally:
         gc.enable()
 

@@ -1,0 +1,70 @@
+"""The SDK's applications for one start of a handler: a session manager of the SDK runs only once."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+from django.conf import settings
+from starlette.routing import Route
+
+from mcp_serving import sdk
+from mcp_serving.sessions.manager import Sessions
+from mcp_serving.sessions.resumable_events import SessionEvents
+
+if TYPE_CHECKING:
+    from mcp.server.auth.settings import AuthSettings
+    from mcp.server.lowlevel.server import Server as LowLevelServer
+
+    from mcp_serving.sessions.limits import Limits
+    from mcp_serving.workers.relay import Relay
+
+
+class SDKApplication:
+    """The MCP endpoint, with the sessions of this package around the SDK's, and the SDK's application for other routes.
+
+    Args:
+        mcp: a server of the SDK.
+        options: of the SDK's ``streamable_http_app()``.
+        auth: the settings from which the SDK makes its routes for OAuth.
+        limits: how much one caller may have.
+    """
+
+    def __init__(
+        self, mcp: sdk.SDKServer, options: Mapping[str, Any], auth: AuthSettings | None, limits: Limits
+    ) -> None:
+        self.other_routes = sdk.http_app(mcp, options, auth)
+        """Serves the OAuth metadata, and the SDK's custom routes."""
+        # With debug on, Starlette shows tracebacks to everybody who asks for a custom route.
+        self.other_routes.debug = self.other_routes.debug and settings.DEBUG
+        self._manager = mcp.session_manager
+        self.sessions = Sessions(self._manager, limits)
+        """Serves the MCP endpoint."""
+
+    @property
+    def routes(self) -> list[Route]:
+        """The routes that ``other_routes`` serves."""
+        return [route for route in self.other_routes.routes if isinstance(route, Route)]
+
+    @property
+    def max_body_size(self) -> int:
+        """Bytes that the body of a request may have."""
+        return self._manager.max_request_body_size
+
+    @asynccontextmanager
+    async def run(self, server: LowLevelServer[Any], relay: Relay | None) -> AsyncIterator[None]:
+        """Run the session manager for the length of a block.
+
+        Args:
+            server: the server to serve, whose lifespan has been entered.
+            relay: to the sessions of other workers.
+        """
+        server.middleware.insert(1, self.sessions.limit_calls)
+        sdk.set_served(self._manager, server)
+        try:
+            async with self._manager.run(), self.sessions.shared(relay):
+                yield
+        finally:
+            if isinstance(self._manager.event_store, SessionEvents):
+                await self._manager.event_store.aclose()

@@ -1,0 +1,138 @@
+"""``receive`` of one request: a shutdown can end it, and it notices that the client leaves."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from enum import Enum, auto
+from typing import TYPE_CHECKING, ClassVar
+
+import anyio
+
+from mcp_serving.shutdown.in_flight import State
+
+if TYPE_CHECKING:
+    from starlette.types import Message, Receive
+
+    from mcp_serving.shutdown.in_flight import InFlightRequest
+
+WATCH_AFTER = 0.05
+"""Seconds until a task waits for the client of a call to leave. Most calls are answered before."""
+
+
+class ClientMessages:
+    """``receive`` of one request. When a shutdown ends the request, it says that the client has left."""
+
+    disconnected: ClassVar[Message]
+
+    def __init__(self, receive: Receive, in_flight: InFlightRequest) -> None:
+        self._receive = receive
+        self._in_flight = in_flight
+        self._waiting: anyio.CancelScope | None = None
+
+    def end(self) -> bool:
+        """Let a waiting application receive that its client has left; False if the application does not wait."""
+        if self._waiting is None:
+            return False
+        self._waiting.cancel()
+        return True
+
+    async def _received_or_ended(self, receive: Receive) -> Message:
+        if self._in_flight.state is not State.ENDED:
+            try:
+                with anyio.CancelScope() as self._waiting:
+                    return await receive()
+            finally:
+                self._waiting = None
+        return dict(self.disconnected)
+
+
+class WebSocketMessages(ClientMessages):
+    """``receive`` of a WebSocket connection."""
+
+    disconnected: ClassVar[Message] = {"type": "websocket.disconnect", "code": 1001}
+    has_begun = False
+    """Whether the application has received anything."""
+
+    async def receive(self) -> Message:
+        self.has_begun = True
+        return await self._received_or_ended(self._receive)
+
+
+class Watch(Enum):
+    """Who would notice that the client of an HTTP request has left."""
+
+    READER = auto()
+    """The application reads the body."""
+    NOBODY = auto()
+    """The application has read the body."""
+    TASK = auto()
+    """A task waits, because the application does not."""
+    APPLICATION = auto()
+    """The application waits."""
+    LEFT = auto()
+    """The client has left, or has received the whole response: ASGI servers send the same message for both."""
+
+
+class HTTPMessages(ClientMessages):
+    """``receive`` of an HTTP request."""
+
+    disconnected: ClassVar[Message] = {"type": "http.disconnect"}
+
+    def __init__(self, receive: Receive, in_flight: InFlightRequest) -> None:
+        super().__init__(receive, in_flight)
+        self.watch = Watch.READER
+        self._on_left: Callable[[Watch], Awaitable[None]] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    @contextmanager
+    def watched(self, on_left: Callable[[Watch], Awaitable[None]]) -> Iterator[None]:
+        """For the length of a block, call ``on_left`` when the client leaves, with the watch until then."""
+        self._on_left = on_left
+        try:
+            yield
+        finally:
+            self._on_left = None
+            if self._timer is not None:
+                self._timer.cancel()
+            if self._task is not None:
+                self._task.cancel()
+
+    async def receive(self) -> Message:
+        if self.watch is Watch.LEFT:
+            return dict(self.disconnected)
+        if self.watch is Watch.READER:  # the ordinary request: nothing to end, and nothing to pay for it
+            message = await self._receive()
+        else:
+            self.watch = Watch.APPLICATION
+            message = await self._received_or_ended(self._receive if self._task is None else self._left)
+        if message["type"] == "http.disconnect":
+            if self._in_flight.state is not State.ENDED:
+                await self._leave()
+        elif self.watch is Watch.READER and not message.get("more_body", False):
+            self.watch = Watch.NOBODY
+            if self._on_left is not None:
+                self._timer = asyncio.get_running_loop().call_later(WATCH_AFTER, self._start_watching)
+        return message
+
+    def _start_watching(self) -> None:
+        if self.watch is Watch.NOBODY:
+            self.watch = Watch.TASK
+            self._task = asyncio.ensure_future(self._until_client_leaves())
+
+    async def _until_client_leaves(self) -> None:
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+        await self._leave()
+
+    async def _left(self) -> Message:
+        assert self._task is not None
+        await asyncio.wait({self._task})
+        return dict(self.disconnected)
+
+    async def _leave(self) -> None:
+        watch, self.watch = self.watch, Watch.LEFT
+        if watch is not Watch.LEFT and self._on_left is not None:
+            await self._on_left(watch)

@@ -1,0 +1,85 @@
+"""``send`` of one HTTP request: with back-pressure, and with a response where the application has none."""
+
+from __future__ import annotations
+
+from enum import Enum, auto
+from typing import TYPE_CHECKING
+
+from starlette.responses import PlainTextResponse
+
+from mcp_serving.web_servers import daphne
+
+if TYPE_CHECKING:
+    from starlette.types import Message, Send
+
+    from mcp_serving.shutdown.in_flight import InFlightRequest
+
+
+class Progress(Enum):
+    """How far the response of an HTTP request has got."""
+
+    NOT_STARTED = auto()
+    STARTED = auto()
+    STREAMING_EVENTS = auto()
+    """It has started, and consists of server-sent events: it is complete after any of them."""
+    COMPLETE = auto()
+
+
+class ResponseSender:
+    """Sends the response of one HTTP request, and knows how far it has got."""
+
+    def __init__(self, send: Send, in_flight: InFlightRequest) -> None:
+        self.progress = Progress.NOT_STARTED
+        self._send = send
+        self._back_pressure = daphne.BackPressure.of(send, in_flight)
+
+    async def send(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            await self._start(message)
+        elif message["type"] == "http.response.body":
+            await self._send_body(message)
+        else:
+            await self._send(message)
+
+    async def _start(self, message: Message) -> None:
+        is_stream = _is_event_stream(message)
+        self.progress = Progress.STREAMING_EVENTS if is_stream else Progress.STARTED
+        await self._send(message)
+        if is_stream:
+            # Daphne sends the headers with the first part of the body, but an event may come much later.
+            await self._send({"type": "http.response.body", "body": b"", "more_body": True})
+
+    async def _send_body(self, message: Message) -> None:
+        body, more_body = message.get("body", b""), message.get("more_body", False)
+        if self._back_pressure is not None:
+            # All of it waits for the client but the last piece, which ends the response.
+            waits = len(body) if more_body else max(len(body) - 1, 0) // daphne.PIECE * daphne.PIECE
+            if (waits or more_body) and not await self._back_pressure.send(body[:waits]):
+                return
+            if more_body:
+                return
+            self._back_pressure.release()
+            message = {**message, "body": body[waits:]} if waits else message
+        if not more_body:
+            self.progress = Progress.COMPLETE
+        await self._send(message)
+
+    async def fail(self, status: int, text: str) -> None:
+        """Respond with an error; if the response has started, end a stream of events, and break off any other."""
+        if self.progress is Progress.NOT_STARTED:
+            await PlainTextResponse(f"{text}\n", status)({"type": "http"}, _nothing, self.send)
+        elif self.progress is Progress.STREAMING_EVENTS:
+            await self.send({"type": "http.response.body", "body": b""})
+        elif self.progress is Progress.STARTED:
+            daphne.abort(self._send)
+
+
+async def _nothing() -> Message:
+    return {"type": "http.disconnect"}
+
+
+def _is_event_stream(start: Message) -> bool:
+    return any(
+        name.lower() == b"content-type" and value.startswith(b"text/event-stream")
+        for name, value in start.get("headers", ())
+    )
