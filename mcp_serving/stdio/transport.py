@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING, Any, Self
 
 import anyio
 from anyio.abc import AsyncResource
+from mcp.shared.dispatcher import coerce_request_id
 from mcp.shared.jsonrpc_dispatcher import cancelled_request_id_from_params
 from mcp.shared.message import ServerMessageMetadata, SessionMessage
 from mcp_types import (
     CONNECTION_CLOSED,
+    INVALID_REQUEST,
     JSONRPCError,
     JSONRPCMessage,
     JSONRPCNotification,
@@ -139,7 +141,7 @@ class _Connection(AsyncResource):
         try:
             message = message_from(line)
         except InvalidLineError as invalid:
-            await self.send(invalid.response)
+            await self._refuse(invalid.response)
             return None
         self.last_context = copy_context()
         if not isinstance(message, JSONRPCRequest):
@@ -147,7 +149,10 @@ class _Connection(AsyncResource):
                 self._server_requests.forget(message.id)
             return SessionMessage(message)
         if self._in_flight.draining:
-            await self.send(error_response(message.id, CONNECTION_CLOSED, "The server is shutting down."))
+            await self._refuse(error_response(message.id, CONNECTION_CLOSED, "The server is shutting down."))
+            return None
+        if message.id in self._client_requests:
+            await self._refuse(error_response(message.id, INVALID_REQUEST, "A request with this id is in flight."))
             return None
         request = self._in_flight.open(describe(message.method, message.params))
         self._client_requests.add(message.id, request)
@@ -173,10 +178,16 @@ class _Connection(AsyncResource):
             self._server_requests.add(message.id, can_be_answered=self._state is _State.OPEN)
         elif isinstance(message, JSONRPCNotification) and message.method == "notifications/cancelled":
             self._server_requests.forget(cancelled_request_id_from_params(message.params))
-        with suppress(OSError):  # the client has gone: _lost was called
-            await self._output.write(line)
+        await self._write(line)
         if isinstance(message, JSONRPCResponse | JSONRPCError):
             self._client_requests.close(message.id)
+
+    async def _refuse(self, response: JSONRPCError) -> None:
+        await self._write(line_from(response))
+
+    async def _write(self, line: bytes) -> None:
+        with suppress(OSError):  # the client has gone: _lost was called
+            await self._output.write(line)
 
     def discard_output(self) -> None:
         """Do not wait any longer for a client that does not read."""
@@ -239,32 +250,30 @@ class _Outbound(AsyncResource):
 
 
 class _ClientRequests:
-    """The client's requests without a response yet. Several may have the same id."""
+    """The client's requests without a response yet, by their ids. The ids 1 and "1" are the same one, as in the SDK."""
 
     def __init__(self) -> None:
-        self._requests: dict[RequestId, deque[InFlightRequest]] = {}
+        self._requests: dict[RequestId, InFlightRequest] = {}
 
     def __bool__(self) -> bool:
         return bool(self._requests)
 
+    def __contains__(self, request_id: RequestId) -> bool:
+        return coerce_request_id(request_id) in self._requests
+
     def add(self, request_id: RequestId, request: InFlightRequest) -> None:
-        self._requests.setdefault(request_id, deque()).append(request)
+        self._requests[coerce_request_id(request_id)] = request
 
     def close(self, request_id: RequestId | None) -> None:
         """The request has its response, or the client has cancelled it."""
-        if request_id is None or request_id not in self._requests:
-            return
-        requests = self._requests[request_id]
-        requests.popleft().close()
-        if not requests:
-            del self._requests[request_id]
+        if request_id is not None and (request := self._requests.pop(coerce_request_id(request_id), None)):
+            request.close()
 
     def cancel(self) -> None:
         """Cancel all of them. Nobody waits for their responses."""
-        for requests in self._requests.values():
-            for request in requests:
-                request.cancel()
-                request.close()
+        for request in self._requests.values():
+            request.cancel()
+            request.close()
         self._requests.clear()
 
 

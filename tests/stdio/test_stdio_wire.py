@@ -151,10 +151,18 @@ def test_an_idle_server_uses_no_cpu(server: Process) -> None:
 # What is counted as unanswered
 
 
-def test_duplicate_request_ids_do_not_delay_the_exit() -> None:
+def test_a_request_with_an_id_that_is_in_flight_is_refused_and_the_id_can_be_used_again() -> None:
     with runmcp("--shutdown-timeout", "60") as process:
-        process.send(INITIALIZE, INITIALIZED, *[call(1, "slow", seconds=0.1)] * 3, *[call("1", "echo", text="")] * 3)
-        assert [process.receive()["id"] for _ in range(7)].count(1) == 3
+        process.send(INITIALIZE, INITIALIZED, call(1, "slow", seconds=0.5))
+        assert process.receive()["id"] == "initialize"
+        process.send(call(1, "echo", text="second"), call("1", "echo", text="third"))
+        for request_id in (1, "1"):
+            refused = process.receive()
+            assert (refused["id"], refused["error"]["code"]) == (request_id, INVALID_REQUEST)
+            assert refused["error"]["message"] == "A request with this id is in flight."
+        assert text_of(process.receive()) == "slow finished"
+        process.send(call("1", "echo", text="again"))
+        assert text_of(process.receive()) == "again"
         assert ends_at_eof(process)
 
 
