@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from tests.support.harness import DEADLINE, MANAGE, Process, environment, free_port, running, tcp, wait_until
+from tests.support.harness import DEADLINE, MANAGE, Process, environment, reserved_port, running, tcp, wait_until
 
 WEB_SERVERS = ("Daphne", "uvicorn")
 
@@ -35,13 +35,13 @@ class Served:
 @contextmanager
 def serving(web_server: str, side: str, *, json_response: bool = False) -> Iterator[Served]:
     """A process that serves one side, once it listens."""
-    port = free_port()
-    command, changes = _command(web_server, side, port)
-    changes |= {"BENCH_JSON": str(int(json_response)), "BENCH_CLASS": "ours" if side == "django" else "sdk"}
-    env = environment(TEST_DEBUG="0", **changes)
-    with running(command, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL) as process:
-        wait_until(lambda: _listens(port, process), f"{shlex.join(command)} listens", DEADLINE)
-        yield Served(process, f"http://127.0.0.1:{port}", typed(command, port))
+    with reserved_port() as port:
+        command, changes = _command(web_server, side, port)
+        changes |= {"BENCH_JSON": str(int(json_response)), "BENCH_CLASS": "ours" if side == "django" else "sdk"}
+        env = environment(TEST_DEBUG="0", **changes)
+        with running(command, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL) as process:
+            wait_until(lambda: _listens(port, process), f"{shlex.join(command)} listens", DEADLINE)
+            yield Served(process, f"http://127.0.0.1:{port}", typed(command, port))
 
 
 def _command(web_server: str, side: str, port: int) -> tuple[list[str], dict[str, str]]:

@@ -25,7 +25,6 @@ from tests.support.harness import (
     Notes,
     Process,
     call,
-    free_port,
     runmcp,
     serving_http,
     tcp,
@@ -79,7 +78,7 @@ def test_a_listen_failure_leaves_the_lifespan(transport: str, notes: Notes) -> N
 @pytest.mark.process
 @pytest.mark.parametrize("transport", ["stdio", "http", "both"])
 def test_a_signal_before_the_lifespan_is_entered_is_a_clean_end(transport: str, notes: Notes) -> None:
-    slow = {**notes.env, "TEST_LIFESPAN": "slow start", "TEST_ENDPOINTS": tcp(free_port())}
+    slow = {**notes.env, "TEST_LIFESPAN": "slow start", "TEST_ENDPOINTS": tcp(0)}
     with runmcp("--transport", transport, env=slow) as process:
         notes.wait_for("lifespan starting")
         process.signal(signal.SIGTERM)
@@ -91,7 +90,7 @@ def test_a_signal_before_the_lifespan_is_entered_is_a_clean_end(transport: str, 
 @pytest.mark.process
 @pytest.mark.parametrize("transport", ["stdio", "http"])
 def test_a_cleanup_that_raises_is_reported(transport: str, notes: Notes) -> None:
-    failing = {**notes.env, "TEST_LIFESPAN": "cleanup raises", "TEST_ENDPOINTS": tcp(free_port())}
+    failing = {**notes.env, "TEST_LIFESPAN": "cleanup raises", "TEST_ENDPOINTS": tcp(0)}
     with runmcp("--transport", transport, env=failing) as process:
         process.wait_for(" is (at|on) ")
         process.signal(signal.SIGTERM)
@@ -124,7 +123,7 @@ def test_a_cleanup_that_raises_keeps_nothing_else_from_being_left(notes: Notes) 
 @pytest.mark.process
 @pytest.mark.parametrize("transport", ["stdio", "http"])
 def test_a_cleanup_that_hangs_is_cut_at_the_deadline(transport: str, notes: Notes) -> None:
-    hanging = {**notes.env, "TEST_LIFESPAN": "cleanup hangs", "TEST_ENDPOINTS": tcp(free_port())}
+    hanging = {**notes.env, "TEST_LIFESPAN": "cleanup hangs", "TEST_ENDPOINTS": tcp(0)}
     with runmcp("--transport", transport, "--shutdown-timeout", "1", env=hanging) as process:
         process.wait_for(" is (at|on) ")
         process.signal(signal.SIGTERM)

@@ -21,7 +21,7 @@ from tests.npm import MODULES, script
 from tests.support.asgi_servers import serving
 from tests.support.browser import Browser, running_browser, serving_access_servers
 from tests.support.daphne_limits import accepts
-from tests.support.harness import environment, free_port, running, wait_until
+from tests.support.harness import environment, reserved_port, running, wait_until
 
 INSPECTOR = "@modelcontextprotocol/inspector/clients/launcher/build/index.js"
 OLDER_PAGE = MODULES / "@modelcontextprotocol" / "inspector-client" / "dist"
@@ -64,19 +64,16 @@ class QuietFiles(SimpleHTTPRequestHandler):
 def test_the_inspectors_page_lists_the_tools_and_calls_one(
     browser: Browser, era: str, protocol: str, tmp_path: Path
 ) -> None:
-    port = free_port()
     env = environment(
         HOME=str(tmp_path),
-        CLIENT_PORT=str(port),
         MCP_AUTO_OPEN_ENABLED="false",
         MCP_INSPECTOR_API_TOKEN="of-this-test",
         MCP_INSPECTOR_SECRET_STORE="memory",
         MCP_SANDBOX_PORT="0",
     )
-    with serving("runmcp", "tests.clients.asgi", env={"DJANGO_SETTINGS_MODULE": "tests.clients.settings"}) as (
-        process,
-        address,
-    ):
+    settings = {"DJANGO_SETTINGS_MODULE": "tests.clients.settings"}
+    with serving("runmcp", "tests.clients.asgi", env=settings) as (process, address), reserved_port() as port:
+        env["CLIENT_PORT"] = str(port)
         target = ["--transport", "http", "--server-url", f"{address}/mcp", "--protocol-era", era]
         with running([*script(INSPECTOR), "--web", *target], env=env, stdout=subprocess.DEVNULL):
             wait_until(lambda: accepts(port), "the Inspector's page is there")

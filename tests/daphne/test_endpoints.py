@@ -14,7 +14,7 @@ import trustme
 from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 
-from tests.support.harness import Notes, free_port, runmcp, tcp
+from tests.support.harness import Notes, runmcp, tcp
 
 HTTP = ("--transport", "http")
 
@@ -90,8 +90,7 @@ def test_an_endpoint_that_can_be_used_is_not_refused(endpoint: str) -> None:
 
 @pytest.mark.process
 def test_one_bad_endpoint_keeps_the_good_ones_from_listening(notes: Notes) -> None:
-    port = free_port()
-    endpoints = json.dumps([f"tcp:port={port}:interface=127.0.0.1", "tcp:port=70000"])
+    endpoints = json.dumps(["tcp:port=0:interface=127.0.0.1", "tcp:port=70000"])
     with runmcp(*HTTP, env={**notes.env, "TEST_ENDPOINTS": endpoints}) as process:
         assert process.wait() == 1
         assert_ends_in_one_line(process.errors, "'tcp:port=70000'", "not in 0 to 65535")

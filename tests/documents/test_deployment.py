@@ -27,8 +27,9 @@ from mcp_types import ElicitRequestParams, ElicitResult
 
 from mcp_serving.conf import DEFAULT_SHUTDOWN_TIMEOUT
 from mcp_serving.server import CLEANUP_SECONDS
+from tests.support.asgi_servers import address_of
 from tests.support.documents import DOCS, blocks, environment_of_a_project, manage, project, write_files
-from tests.support.harness import DEADLINE, Process, free_port, running
+from tests.support.harness import DEADLINE, Process, running
 from tests.support.nginx import needs_nginx, nginx
 from tests.support.private_redis import Redis
 
@@ -106,13 +107,17 @@ def runmcp(folder: Path, command: list[str] | None = None, **options: Any) -> It
         yield process
 
 
-def as_clients_see_it(site: str, folder: Path, authority: trustme.CA, port: int, upstream: dict[str, int]) -> str:
-    """The site of a page with the ports and files that the test has instead."""
+def port_of(process: Process) -> int:
+    return int(process.wait_for(r"is at http://[\d.]+:(\d+)/")[1])
+
+
+def as_clients_see_it(site: str, folder: Path, authority: trustme.CA, upstream: dict[str, int]) -> str:
+    """The site of a page with the ports and files that the test has instead; ``PORT`` for its own port."""
     certificate = authority.issue_cert(HOST)
     certificate.cert_chain_pems[0].write_to_path(folder / "mysite.pem")
     certificate.private_key_pem.write_to_path(folder / "mysite.key")
     for old, new in {
-        "listen 443": f"listen 127.0.0.1:{port}",
+        "listen 443": "listen 127.0.0.1:PORT",
         "/etc/ssl/certs/mysite.pem": str(folder / "mysite.pem"),
         "/etc/ssl/private/mysite.key": str(folder / "mysite.key"),
         **{f"127.0.0.1:{theirs}": f"127.0.0.1:{ours}" for theirs, ours in upstream.items()},
@@ -165,13 +170,14 @@ def behind_nginx(tmp_path_factory: pytest.TempPathFactory, mysite: MySite) -> It
     """docs/howto/nginx.md, as it stands but for ports and paths."""
     base = tmp_path_factory.mktemp("nginx")
     folder = mysite.copy(base / "mysite", "howto/nginx.md")
-    authority, port, daphne = trustme.CA(), free_port(), free_port()
+    authority = trustme.CA()
     serving = folder / "mysite" / "serving.py"
-    serving.write_text(serving.read_text().replace("8000", str(daphne)))
+    serving.write_text(serving.read_text().replace("8000", "0"))
     site = block("howto/nginx.md", "nginx", "/etc/nginx/sites-available/mysite")
-    site = as_clients_see_it(site, base, authority, port, {"8000": daphne})
-    with runmcp(folder), nginx(base / "nginx", site, port):
-        yield Site(port, authority)
+    with runmcp(folder) as process:
+        site = as_clients_see_it(site, base, authority, {"8000": port_of(process)})
+        with nginx(base / "nginx", site) as port:
+            yield Site(port, authority)
 
 
 @pytest.fixture
@@ -305,11 +311,10 @@ def test_beside_a_site_on_gunicorn_nginx_sends_the_mcp_endpoint_to_its_own_proce
 
 
 @contextmanager
-def on_ports(folder: Path, ports: list[int]) -> Iterator[None]:
-    with ExitStack() as processes:
-        for port in ports:
-            processes.enter_context(runmcp(folder, env={"PORT": str(port)}))
-        yield
+def two_processes(folder: Path) -> Iterator[dict[str, int]]:
+    """The ports of two, by those that they have on the page."""
+    with runmcp(folder, env={"PORT": "0"}) as first, runmcp(folder, env={"PORT": "0"}) as second:
+        yield {"8001": port_of(first), "8002": port_of(second)}
 
 
 def nginx_site(upstream: str) -> str:
@@ -338,11 +343,11 @@ def any_worker(tmp_path_factory: pytest.TempPathFactory, mysite: MySite, redis: 
     base = tmp_path_factory.mktemp("any-worker")
     folder = mysite.copy(base / "mysite", "howto/nginx.md", "howto/workers.md")
     on_redis(folder, redis)
-    authority, port, ports = trustme.CA(), free_port(), [free_port(), free_port()]
-    site = nginx_site("instead of the upstream there")
-    site = as_clients_see_it(site, base, authority, port, dict(zip(("8001", "8002"), ports, strict=True)))
-    with on_ports(folder, ports), nginx(base / "nginx", site, port):
-        yield Site(port, authority)
+    authority = trustme.CA()
+    with two_processes(folder) as ports:
+        site = as_clients_see_it(nginx_site("instead of the upstream there"), base, authority, ports)
+        with nginx(base / "nginx", site) as port:
+            yield Site(port, authority)
 
 
 @pytest.fixture(scope="module")
@@ -351,15 +356,13 @@ def two_workers(tmp_path_factory: pytest.TempPathFactory, mysite: MySite) -> Ite
     base = tmp_path_factory.mktemp("workers")
     folder = mysite.copy(base / "mysite", "howto/nginx.md", "howto/workers.md")
     without_redis(folder)
-    authority, ports = trustme.CA(), [free_port(), free_port()]
-    with on_ports(folder, ports), ExitStack() as running:
+    authority = trustme.CA()
+    with two_processes(folder) as ports, ExitStack() as running:
         sites = {}
         for key in ("$http_authorization", "$remote_addr", "$http_mcp_session_id"):
-            port = free_port()
             conf = nginx_site("with sticky routing").replace("$http_authorization", key)
-            conf = as_clients_see_it(conf, base, authority, port, dict(zip(("8001", "8002"), ports, strict=True)))
-            running.enter_context(nginx(base / key.strip("$"), conf, port))
-            sites[key] = Site(port, authority)
+            conf = as_clients_see_it(conf, base, authority, ports)
+            sites[key] = Site(running.enter_context(nginx(base / key.strip("$"), conf)), authority)
         yield sites
 
 
@@ -441,16 +444,15 @@ def test_uvicorns_workers_serve_clients_of_each_generation(tmp_path: Path, mysit
     (command,) = [
         code.removeprefix("$ ").split() for _, code in blocks(DOCS / "howto" / "workers.md") if "uvicorn" in code
     ]
-    port = str(free_port())
-    command = [sys.executable, "-m", *(port if part == "8000" else part for part in command)]
+    command = [sys.executable, "-m", *("0" if part == "8000" else part for part in command)]
     headers = {"Authorization": f"Bearer {mysite.tokens[0]}"}
 
-    async def work(mode: str) -> None:
+    async def work(address: str, mode: str) -> None:
         with anyio.fail_after(DEADLINE):
             async with (
                 httpx2.AsyncClient(headers=headers) as http,
                 Client(
-                    streamable_http_client(f"http://127.0.0.1:{port}/mcp", http_client=http),
+                    streamable_http_client(f"{address}/mcp", http_client=http),
                     mode=mode,
                     elicitation_callback=accept,
                 ) as client,
@@ -462,7 +464,7 @@ def test_uvicorns_workers_serve_clients_of_each_generation(tmp_path: Path, mysit
         try:
             process.wait_for(r"(?s)startup complete.*startup complete")
             for mode in MODES:
-                anyio.run(work, mode)
+                anyio.run(work, address_of(process, "uvicorn"), mode)
             process.signal(signal.SIGTERM)
             assert process.wait() == 0
         finally:

@@ -18,7 +18,8 @@ from mcp import Client, StdioServerParameters
 from mcp.client.streamable_http import streamable_http_client
 from mcp_types import ElicitRequestParams, ElicitResult
 
-from tests.support.harness import DEADLINE, ROOT, Process, free_port, running
+from tests.support.asgi_servers import LISTENING
+from tests.support.harness import DEADLINE, ROOT, Process, reserved_port, running
 
 pytestmark = pytest.mark.process
 
@@ -28,6 +29,7 @@ WRITE_TOOLS = {
     "manager": ["cancel_order", "refund_order", "restock_product"],
 }
 MODES = {"auto": "2026-07-28", "legacy": "2025-11-25"}
+ANNOUNCED = r"is at http://([\d.]+:\d+)/mcp"
 
 
 async def use_all_of_it(client: Client, version: str) -> None:
@@ -81,13 +83,10 @@ def talk(server: str | StdioServerParameters, mode: str) -> None:
 def serving(
     command: list[str], shop: dict[str, str], ready: str, timeout: float = DEADLINE
 ) -> Iterator[tuple[Process, str]]:
-    """The shop under some web server on a free port, once it listens; ``{port}`` in the command is that port."""
-    port = str(free_port())
-    env = {**shop, "EXAMPLE_PORT": port}
-    with running([part.replace("{port}", port) for part in command], env=env, start_new_session=True) as process:
+    """The shop under some web server on a port of its own, which it prints; ``ready`` finds it in what it prints."""
+    with running(command, env={**shop, "EXAMPLE_PORT": "0"}, start_new_session=True) as process:
         try:
-            process.wait_for(ready, timeout)
-            yield process, f"http://127.0.0.1:{port}"
+            yield process, f"http://{process.wait_for(ready, timeout)[1]}"
         finally:
             if process.popen.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
@@ -95,7 +94,7 @@ def serving(
 
 @pytest.mark.timeout(600)  # where it finds no virtual environment it makes one first
 def test_make_run_ends_with_mcp_beside_the_django_pages(shop: dict[str, str]) -> None:
-    with serving(["make", "run"], shop, r"is at \S+/mcp", timeout=500) as (process, address):
+    with serving(["make", "run"], shop, ANNOUNCED, timeout=500) as (process, address):
         for mode in MODES:
             talk(f"{address}/mcp", mode)
         assert b"<h1>Orders</h1>" in urllib.request.urlopen(f"{address}/orders/").read()
@@ -118,14 +117,14 @@ def test_without_a_word_about_it_the_shop_is_served_at_port_8000() -> None:
 
 SERVERS = {
     "plain daphne": (
-        ["daphne", "-b", "127.0.0.1", "-p", "{port}", "example_project.asgi:application"],
-        "Listening on TCP address",
+        ["daphne", "-b", "127.0.0.1", "-p", "0", "example_project.asgi:application"],
+        LISTENING["daphne"],
     ),
     "uvicorn": (
-        ["uvicorn", "--host", "127.0.0.1", "--port", "{port}", "example_project.asgi:application"],
-        "Uvicorn running on",
+        ["uvicorn", "--host", "127.0.0.1", "--port", "0", "example_project.asgi:application"],
+        LISTENING["uvicorn"],
     ),
-    "runserver": ([sys.executable, "manage.py", "runserver", "--noreload", "{port}"], "Listening on TCP address"),
+    "runserver": ([sys.executable, "manage.py", "runserver", "--noreload", "0"], LISTENING["daphne"]),
 }
 
 
@@ -154,9 +153,7 @@ def test_all_of_it_works_over_stdio(mode: str, shop: dict[str, str]) -> None:
 
 @pytest.mark.parametrize("mode", MODES)
 def test_both_transports_serve_all_of_it_at_the_same_time(mode: str, shop: dict[str, str]) -> None:
-    port = free_port()
-
-    async def run() -> None:
+    async def run(port: int) -> None:
         with anyio.fail_after(DEADLINE):
             both = parameters(shop, "--transport", "both", EXAMPLE_PORT=str(port))
             async with (
@@ -167,7 +164,8 @@ def test_both_transports_serve_all_of_it_at_the_same_time(mode: str, shop: dict[
                 group.start_soon(use_all_of_it, over_stdio, MODES[mode])
                 group.start_soon(use_some_of_it, over_http)
 
-    anyio.run(run)
+    with reserved_port() as port:
+        anyio.run(run, port)
 
 
 async def use_some_of_it(client: Client) -> None:
@@ -180,7 +178,7 @@ async def use_some_of_it(client: Client) -> None:
 
 def test_the_end_of_standard_input_shuts_http_down_too_and_exits_with_0(shop: dict[str, str]) -> None:
     command = [sys.executable, "manage.py", "runmcp", "--transport", "both"]
-    with serving(command, shop, "is on standard input and output") as (process, address):
+    with serving(command, shop, ANNOUNCED) as (process, address):
         assert urllib.request.urlopen(f"{address}/healthz").status == 200
         assert process.popen.stdin is not None
         process.popen.stdin.close()
@@ -242,7 +240,7 @@ def test_those_who_are_logged_in_may_do_what_their_role_may(shop: dict[str, str]
             for name, mode in zip(WRITE_TOOLS, MODES, strict=True):
                 await work_as(name, f"{address}/mcp", cookies[name], mode)
 
-    with serving(command, shop, r"is at \S+/mcp") as (_, address):
+    with serving(command, shop, ANNOUNCED) as (_, address):
         anyio.run(run, address)
 
 
@@ -268,7 +266,7 @@ def test_who_has_subscribed_to_an_order_is_told_when_it_changes(shop: dict[str, 
                 with anyio.fail_after(DEADLINE):
                     assert [(await anext(aiter(events))).uri for _ in uris] == uris  # type: ignore[union-attr]
 
-    with serving([sys.executable, "manage.py", "runmcp", "--transport", "http"], shop, r"is at \S+/mcp") as (
+    with serving([sys.executable, "manage.py", "runmcp", "--transport", "http"], shop, ANNOUNCED) as (
         _,
         address,
     ):

@@ -18,9 +18,9 @@ from anyio import to_thread
 from mcp import Client, StdioServerParameters
 from mcp.client.streamable_http import streamable_http_client
 
-from tests.support.daphne_limits import accepts
+from tests.support.asgi_servers import address_of
 from tests.support.documents import DOCS, blocks, environment_of_a_project, manage, project, write_file, write_files
-from tests.support.harness import DEADLINE, INITIALIZE, INITIALIZED, Process, call, free_port, running, wait_until
+from tests.support.harness import DEADLINE, INITIALIZE, INITIALIZED, Process, call, running, wait_until
 from tests.support.private_redis import Redis
 from tests.support.raw_http import Request, headers_of
 
@@ -78,11 +78,9 @@ class Caller:
 
 @contextmanager
 def worker(folder: Path, **env: str) -> Iterator[tuple[Process, str]]:
-    port = free_port()
-    command = [sys.executable, "-m", "uvicorn", "mysite.asgi:application", "--port", str(port)]
+    command = [sys.executable, "-m", "uvicorn", "mysite.asgi:application", "--port", "0"]
     with running(command, env=environment_of_a_project(**env), cwd=folder) as process:
-        wait_until(lambda: process.popen.poll() is not None or accepts(port), "uvicorn accepts connections")
-        yield process, f"http://127.0.0.1:{port}"
+        yield process, address_of(process, "uvicorn")
 
 
 @pytest.mark.process

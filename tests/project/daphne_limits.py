@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import logging
 import os
 from typing import Any
 
@@ -70,4 +71,5 @@ def build_daphne() -> Server:
 
 
 if __name__ == "__main__":  # without runmcp, so without the guard
+    logging.basicConfig(level=logging.INFO)  # Daphne logs the port
     build_daphne().run()

@@ -14,9 +14,9 @@ import pytest
 
 from tests.support import in_django
 from tests.support.access_servers import logged_in
-from tests.support.asgi_servers import serving
+from tests.support.asgi_servers import address_of, serving
 from tests.support.browser import Browser, Page, running_browser, serving_page
-from tests.support.harness import ROOT, Notes, Process, free_port, running
+from tests.support.harness import ROOT, Notes, Process, running
 
 pytestmark = pytest.mark.process
 
@@ -235,12 +235,11 @@ def test_the_project_on_the_page_serves_its_page_and_no_other(browser: Browser, 
         manage(tmp_path, "manage.py", "migrate", "--verbosity", "0")
         manage(tmp_path, "manage.py", "createsuperuser", "--noinput", "--username=anna", "--email=anna@example.com")
         token = manage(tmp_path, "manage.py", "mcptoken", "create", "anna").strip()
-        port = str(free_port())
-        command = [sys.executable, "-m", "uvicorn", "--port", port, "mysite.asgi:application"]
+        command = [sys.executable, "-m", "uvicorn", "--port", "0", "mysite.asgi:application"]
         with running(command, env=project_env(), cwd=tmp_path, stdout=subprocess.DEVNULL) as process:
-            process.wait_for("Uvicorn running on")
+            address = address_of(process, "uvicorn")
             code = 'return told(new Client(url, { headers: { Authorization: `Bearer ${token}` } }).callModern("who"));'
-            url = f"http://127.0.0.1:{port}/mcp"
+            url = f"{address}/mcp"
             answer = browser.open(allowed).run(code, url=url, token=token)
             assert answer["status"] == 200
             assert "anna" in answer["text"]

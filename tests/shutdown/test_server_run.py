@@ -21,7 +21,6 @@ from tests.support.harness import (
     Process,
     call,
     environment,
-    free_port,
     running,
     tcp,
     text_of,
@@ -53,7 +52,7 @@ def build():
 @contextmanager
 def script(text: str, notes: Notes, **env: str) -> Iterator[Process]:
     command = [sys.executable, "-c", PREAMBLE + dedent(text)]
-    with running(command, env=environment(**notes.env, TEST_ENDPOINTS=tcp(free_port()), **env)) as process:
+    with running(command, env=environment(**notes.env, TEST_ENDPOINTS=tcp(0), **env)) as process:
         yield process
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import trustme
 
-from tests.support.harness import DEADLINE, Notes, Process, environment, free_port, runmcp, running, wait_until
+from tests.support.harness import DEADLINE, Notes, Process, environment, runmcp, running
 
 COMMAND = ("--transport", "http", "--http-server", "tests.project.daphne_limits.build_daphne")
 
@@ -67,21 +67,18 @@ def bounded(
     notes: Notes | None = None, *, guarded: bool = True, backlog: int = 50, **options: object
 ) -> Iterator[tuple[Process, str]]:
     """An ``mcp_serving.daphne.Server``: that of ``runmcp``, or one that is run by itself, without a guard."""
-    port = free_port()
     env = {
         "TEST_DAPHNE": json.dumps(options),
-        "TEST_ENDPOINTS": json.dumps([f"tcp:port={port}:interface=127.0.0.1:backlog={backlog}"]),
+        "TEST_ENDPOINTS": json.dumps([f"tcp:port=0:interface=127.0.0.1:backlog={backlog}"]),
         **(notes.env if notes else {}),
     }
     if guarded:
         with runmcp(*COMMAND, env=env) as process:
-            process.wait_for(r"is at \S+:\d+")
-            yield process, f"http://127.0.0.1:{port}"
+            yield process, process.wait_for(r"is at (http://[\d.]+:\d+)")[1]
         return
     command = [sys.executable, "-m", "tests.project.daphne_limits"]
     with running(command, env=environment(**env)) as process:
-        wait_until(lambda: accepts(port), f"an answer at port {port}")
-        yield process, f"http://127.0.0.1:{port}"
+        yield process, "http://" + process.wait_for(r"Listening on TCP address ([\d.]+:\d+)")[1]
 
 
 def accepts(port: int) -> bool:

@@ -24,12 +24,17 @@ MANAGE = [sys.executable, "-m", "django"]
 DEADLINE = 20.0
 
 
-def free_port() -> int:
-    """A TCP port of the loopback interface that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-    return port
+@contextmanager
+def reserved_port() -> Iterator[int]:
+    """A TCP port of the loopback interface, for a server that cannot be told to choose one and print it.
+
+    A socket is bound to the port until the block is left, so the kernel gives the port to no other process. The
+    server can listen on it nevertheless, because it sets SO_REUSEADDR as the socket does.
+    """
+    with socket.socket() as reservation:
+        reservation.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        reservation.bind(("127.0.0.1", 0))
+        yield reservation.getsockname()[1]
 
 
 def tcp(port: int) -> str:
@@ -176,12 +181,10 @@ def runmcp(*arguments: str, env: dict[str, str] | None = None, **options: Any) -
 def serving_http(
     *arguments: str, transport: str = "http", env: dict[str, str] | None = None, **options: Any
 ) -> Iterator[tuple[Process, str]]:
-    """``runmcp`` over HTTP on a free port, once it listens: the process and its address."""
-    port = free_port()
-    changes = {"TEST_ENDPOINTS": tcp(port), **(env or {})}
+    """``runmcp`` over HTTP, once it listens: the process and its address."""
+    changes = {"TEST_ENDPOINTS": tcp(0), **(env or {})}
     with runmcp("--transport", transport, *arguments, env=changes, **options) as process:
-        process.wait_for(r"is at \S+:\d+")
-        yield process, f"http://127.0.0.1:{port}"
+        yield process, process.wait_for(r"is at (http://[\d.]+:\d+)")[1]
 
 
 def wait_until(reached: Callable[[], Any], what: str, timeout: float = DEADLINE) -> Any:

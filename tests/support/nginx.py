@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.harness import running, wait_until
+from tests.support.harness import reserved_port, running, wait_until
 
 NGINX = shutil.which("nginx", path=f"{os.environ['PATH']}:/usr/sbin")
 needs_nginx = pytest.mark.skipif(NGINX is None, reason="nginx is not installed")
@@ -21,8 +21,14 @@ _TEMPORARY = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
 
 
 @contextmanager
-def nginx(folder: Path, site: str, port: int) -> Iterator[None]:
-    """nginx with one site, which listens on this port, until the end of the block."""
+def nginx(folder: Path, site: str) -> Iterator[int]:
+    """nginx with one site until the end of the block; its port, for which the site has ``PORT``."""
+    with reserved_port() as port, _nginx(folder, site.replace("PORT", str(port)), port):
+        yield port
+
+
+@contextmanager
+def _nginx(folder: Path, site: str, port: int) -> Iterator[None]:
     assert NGINX is not None
     folder.mkdir()
     (folder / "site.conf").write_text(site)

@@ -20,7 +20,7 @@ from typing import Any
 import anyio
 import psycopg
 
-from tests.support.harness import DEADLINE, free_port, must_be_installed
+from tests.support.harness import DEADLINE, must_be_installed, reserved_port
 
 LATCH = 4711
 """The advisory lock that holds up queries: see ``PostgreSQL.latched``."""
@@ -170,7 +170,7 @@ def running_postgresql() -> Iterator[PostgreSQL]:
             cwd=folder,
             **user,
         )
-        with _serving(server, data, user) as port:
+        with reserved_port() as port, _serving(server, data, port, user):
             postgres = PostgreSQL(port)
             try:
                 yield postgres
@@ -181,8 +181,7 @@ def running_postgresql() -> Iterator[PostgreSQL]:
 
 
 @contextmanager
-def _serving(server: str, data: Path, user: dict[str, Any]) -> Iterator[int]:
-    port = free_port()
+def _serving(server: str, data: Path, port: int, user: dict[str, Any]) -> Iterator[None]:
     options = {
         "port": port,
         "listen_addresses": "127.0.0.1",
@@ -196,7 +195,7 @@ def _serving(server: str, data: Path, user: dict[str, Any]) -> Iterator[int]:
         process = subprocess.Popen([server, "-D", data, *settings], stdout=log, stderr=log, cwd=data.parent, **user)
     try:
         _wait_until_it_answers(port, process, data.parent / "log")
-        yield port
+        yield
     finally:
         process.send_signal(signal.SIGINT)  # a fast shutdown: it ends the connections, and then itself
         try:

@@ -13,7 +13,7 @@ from typing import Any
 
 import redis
 
-from tests.support.harness import DEADLINE, free_port, must_be_installed
+from tests.support.harness import DEADLINE, must_be_installed, reserved_port
 
 LAYERS = {
     "core": "channels_redis.core.RedisChannelLayer",
@@ -24,8 +24,8 @@ LAYERS = {
 class Redis:
     """The server, seen from outside the process under test; it may be stopped and started again."""
 
-    def __init__(self, program: str, folder: str) -> None:
-        self.port = free_port()
+    def __init__(self, program: str, folder: str, port: int) -> None:
+        self.port = port
         self._program = program
         self._folder = folder
         self._process: subprocess.Popen[bytes] | None = None
@@ -88,10 +88,9 @@ def running_redis() -> Iterator[Redis]:
     program = shutil.which("redis-server")
     if program is None:
         must_be_installed("Redis is missing: apt-get install redis-server.")
-    folder = tempfile.mkdtemp(prefix="mcp-serving-redis-")
-    server = Redis(program, folder)
-    try:
-        yield server
-    finally:
-        server.close()
-        shutil.rmtree(folder)
+    with tempfile.TemporaryDirectory(prefix="mcp-serving-redis-") as folder, reserved_port() as port:
+        server = Redis(program, folder, port)
+        try:
+            yield server
+        finally:
+            server.close()

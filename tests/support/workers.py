@@ -10,7 +10,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from tests.support.asgi_servers import serving
-from tests.support.harness import Process, free_port
+from tests.support.harness import Process
 from tests.support.nginx import nginx
 from tests.support.private_redis import Redis
 
@@ -61,7 +61,6 @@ def proxied(addresses: list[str], *, balance: str = "", next_upstream: str = "of
         next_upstream: when a request is tried at the next; by default never, so that none is ever sent twice.
         keep: how many idle connections it keeps to them.
     """
-    port = free_port()
     servers = "".join(f"server {address.removeprefix('http://')};\n" for address in addresses)
     kept = f"keepalive {keep};\nkeepalive_timeout 1h;\nkeepalive_requests 1000000;\n" if keep else ""
     site = f"""
@@ -69,7 +68,7 @@ upstream workers {{
 {balance}
 {servers}{kept}}}
 server {{
-    listen 127.0.0.1:{port} backlog=4096;
+    listen 127.0.0.1:PORT backlog=4096;
     keepalive_timeout 1h;
     keepalive_requests 1000000;
     client_max_body_size 16m;
@@ -84,7 +83,7 @@ server {{
     location / {{ proxy_pass http://workers; }}
 }}
 """
-    with TemporaryDirectory(prefix="mcp-serving-nginx-") as folder, nginx(Path(folder) / "nginx", site, port):
+    with TemporaryDirectory(prefix="mcp-serving-nginx-") as folder, nginx(Path(folder) / "nginx", site) as port:
         yield f"http://127.0.0.1:{port}"
 
 

@@ -7,18 +7,18 @@ import json
 import os
 import shutil
 import signal
-import socket
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import anyio
 import httpx2
 import pytest
 from mcp import Client
 
-from tests.support.asgi_servers import ALL, serving
+from tests.support.asgi_servers import ALL, address_of, serving
 from tests.support.harness import (
     MODERN_META,
     ROOT,
@@ -26,7 +26,7 @@ from tests.support.harness import (
     Process,
     call,
     environment,
-    free_port,
+    reserved_port,
     runmcp,
     running,
     serving_http,
@@ -143,31 +143,27 @@ def test_a_lifespan_that_keeps_failing_is_logged_once() -> None:
 
 
 def test_runmcp_does_not_listen_when_the_lifespan_fails() -> None:
-    port = free_port()
-    env = {"TEST_LIFESPAN": "fails", "TEST_ENDPOINTS": tcp(port)}
+    env = {"TEST_LIFESPAN": "fails", "TEST_ENDPOINTS": tcp(0)}
     with runmcp("--transport", "http", env=env) as process:
         assert process.wait() == 1
         assert "every start fails" in process.errors
         assert " is at " not in process.errors
-    with socket.socket() as probe:
-        assert probe.connect_ex(("127.0.0.1", port)) != 0
 
 
 def test_uvicorn_does_not_start_when_the_lifespan_fails() -> None:
-    command = [sys.executable, "-m", "uvicorn", "--port", str(free_port()), "tests.project.asgi:application"]
+    command = [sys.executable, "-m", "uvicorn", "--port", "0", "tests.project.asgi:application"]
     with running(command, env=environment(TEST_LIFESPAN="fails")) as process:
         assert process.wait() != 0
         assert process.errors.count("RuntimeError: every start fails") == 1
 
 
 def test_a_handler_is_the_whole_application_of_an_asgi_server(notes: Notes) -> None:
-    port = free_port()
-    command = [sys.executable, "-m", "uvicorn", "--port", str(port), "tests.project.asgi:handler"]
+    command = [sys.executable, "-m", "uvicorn", "--port", "0", "tests.project.asgi:handler"]
     with running(command, env=environment(**notes.env)) as process:
-        process.wait_for("Uvicorn running on")
+        address = address_of(process, "uvicorn")
 
         async def talk() -> None:
-            async with Client(f"http://127.0.0.1:{port}/anywhere") as client:
+            async with Client(f"{address}/anywhere") as client:
                 result = await client.call_tool("state", {})
                 assert result.content[0].text == "shared"  # type: ignore[union-attr]
 
@@ -192,10 +188,12 @@ def test_the_handlers_of_other_servers_are_closed_with_the_lifespan_too() -> Non
 def runserver(project: Path, notes: Notes) -> Iterator[tuple[Process, str]]:
     """The development server of a copy of the test project, in a process group of its own: it has a child."""
     shutil.copytree(ROOT / "tests", project / "tests", ignore=shutil.ignore_patterns("__pycache__"))
-    port = free_port()
-    command = [sys.executable, "-m", "django", "runserver", f"127.0.0.1:{port}"]
     env = environment(TEST_APPS='["daphne"]', PYTHONPATH=f"{project}{os.pathsep}{ROOT}", **notes.env)
-    with running(command, env=env, cwd=project, start_new_session=True) as process:
+    options: dict[str, Any] = {"env": env, "cwd": project, "start_new_session": True}
+    with (
+        reserved_port() as port,  # the same after the reload
+        running([sys.executable, "-m", "django", "runserver", f"127.0.0.1:{port}"], **options) as process,
+    ):
         try:
             process.wait_for("Listening on TCP")
             yield process, f"http://127.0.0.1:{port}"

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from tests.shutdown.test_shutdown_http import send_call
-from tests.support.harness import Process, environment, free_port, runmcp, running, serving_http, wait_until
+from tests.support.asgi_servers import address_of
+from tests.support.harness import Process, environment, runmcp, running, serving_http
 from tests.support.http_client import Clients
 
 pytestmark = [pytest.mark.process, pytest.mark.serial]
@@ -22,7 +23,6 @@ def cpu_seconds(process: Process) -> float:
 
 
 def test_an_idle_server_uses_no_cpu_of_ours() -> None:
-    port = free_port()
     plain = [
         sys.executable,
         "-m",
@@ -30,7 +30,7 @@ def test_an_idle_server_uses_no_cpu_of_ours() -> None:
         "--bind",
         "127.0.0.1",
         "--port",
-        str(port),
+        "0",
         "tests.project.asgi:application",
     ]
     with (
@@ -46,7 +46,8 @@ def test_an_idle_server_uses_no_cpu_of_ours() -> None:
                 ).status == 200
 
         asyncio.run(call_once())
-        wait_until(lambda: answers(f"http://127.0.0.1:{port}/quick/"), "an answer of the plain Daphne")
+        plain = address_of(daphne, "daphne")
+        assert urllib.request.urlopen(f"{plain}/quick/").read() == b"quick"
         stdio.wait_for("is on standard input")
         processes = (daphne, http, stdio)
         time.sleep(1)  # what serving the first request has left to do
@@ -58,10 +59,3 @@ def test_an_idle_server_uses_no_cpu_of_ours() -> None:
         print(f"daphne {used_by_daphne:.4f} s, http {used_by_http:.4f} s, stdio {used_by_stdio:.4f} s")
         assert used_by_stdio == 0
         assert used_by_http <= 2 * used_by_daphne + 0.003
-
-
-def answers(url: str) -> bool:
-    try:
-        return urllib.request.urlopen(url).read() == b"quick"
-    except OSError:
-        return False
