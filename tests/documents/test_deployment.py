@@ -272,6 +272,7 @@ def test_behind_nginx_the_admin_is_at_its_place(behind_nginx: Site) -> None:
     assert anyio.run(work).status_code == 200
 
 
+@pytest.mark.process
 @needs_nginx
 def test_beside_a_site_on_gunicorn_nginx_sends_the_mcp_endpoint_to_its_own_process(
     tmp_path: Path, mysite: MySite, bearer: str
@@ -283,20 +284,20 @@ def test_beside_a_site_on_gunicorn_nginx_sends_the_mcp_endpoint_to_its_own_proce
         code.removeprefix("$ ").split() for _, code in blocks(DOCS / "howto" / "wsgi.md") if "$ gunicorn" in code
     ]
     gunicorn = [sys.executable, "-m", *(part.replace(":8000", ":0") for part in gunicorn)]
-    authority, port = trustme.CA(), free_port()
+    authority = trustme.CA()
 
     async def status(site: Site, path: str) -> int:
         async with site.http() as http:
-            return (await http.get(f"https://{HOST}:{port}{path}")).status_code
+            return (await http.get(f"https://{HOST}:{site.port}{path}")).status_code
 
     with runmcp(folder) as mcp, running(gunicorn, env=environment_of_a_project(), cwd=folder) as wsgi:
         ports = {
-            "8001": int(mcp.wait_for(r"is at http://127.0.0.1:(\d+)/mcp")[1]),
+            "8001": port_of(mcp),
             "8000": int(wsgi.wait_for(r"Listening at: http://127.0.0.1:(\d+)")[1]),
         }
         site = block("howto/wsgi.md", "nginx", "/etc/nginx/sites-available/mysite")
-        site = as_clients_see_it(site, tmp_path, authority, port, ports)
-        with nginx(tmp_path / "nginx", site, port):
+        site = as_clients_see_it(site, tmp_path, authority, ports)
+        with nginx(tmp_path / "nginx", site) as port:
             behind = Site(port, authority)
             assert anyio.run(status, behind, "/admin/login/") == 200
             for mode in MODES:
