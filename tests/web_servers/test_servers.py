@@ -81,7 +81,7 @@ def watch_it_work(server: str, path: Path) -> Cells:
         cells = asyncio.run(work(process, address, notes))
     noted = [note for note in notes.all() if note.startswith(("lifespan", "slow cleanup"))]
     left = ["lifespan entered", "lifespan left", "slow cleanup done"]
-    return {**cells, "The server's lifespan is entered once, and left, cleanup and all": yes(noted == left)}
+    return {**cells, "The server's lifespan is entered once and left, with its cleanup": yes(noted == left)}
 
 
 async def work(process: Process, address: str, notes: Notes) -> Cells:
@@ -93,16 +93,16 @@ async def work(process: Process, address: str, notes: Notes) -> Cells:
             (await plain.request("GET", "/quick/")).body.decode(),
         ]
         cells = {
-            "MCP beside Django, for clients up to 2025-11-25 and of 2026-07-28": yes(
+            "MCP next to Django, for clients up to 2025-11-25 and of 2026-07-28": yes(
                 told == ["older", "modern", "quick"]
             ),
-            "The headers of a stream come at once": yes(await headers_come_at_once(clients, older)),
-            "The first event comes while the tool still works": yes(await an_event_comes_before_the_end(clients)),
+            "The headers of a stream are sent at once": yes(await headers_come_at_once(clients, older)),
+            "The first message of an answer arrives while the tool still works": yes(await an_event_comes_before_the_end(clients)),
             "A client of 2026-07-28 that leaves cancels its call": yes(await leaving_cancels(clients, notes)),
-            "An application beside it that raises, or does not answer, is answered with 500": yes(
+            "If another application raises an exception or sends no response, the client gets 500": yes(
                 await soon(statuses(clients, "/broken/", "/silent/")) == [500, 500]
             ),
-            "An answer that breaks off does not look like a whole one": yes(
+            "A response that breaks off does not look complete": yes(
                 await soon(breaks_off(clients, "/broken-stream/")) is True
             ),
         }
@@ -201,10 +201,10 @@ async def be_stopped(clients: Clients, process: Process, notes: Notes) -> Cells:
     return {
         "SIGTERM: calls in flight are answered": yes(["call finished" in str(each) for each in called] == [True] * 2),
         "SIGTERM: Django's views in flight are answered": yes("slow async view finished" in str(viewed)),
-        "SIGTERM: standing streams end as their protocol ends them": yes(
+        "SIGTERM: standing streams end as their protocol says": yes(
             ends[0] == b"" and '"result"' in str(ends[1])  # there, an end that is cut off has no result
         ),
-        "SIGTERM: once all is answered, the process ends within two seconds": yes(took < SOON),
+        "SIGTERM: after the last answer, the process ends within two seconds": yes(took < SOON),
         "SIGTERM: exit status": str(status) if status >= 0 else f"{128 - status}",
     }
 
@@ -236,10 +236,10 @@ async def stop(process: Process, address: str, notes: Notes) -> Cells:
     async with Clients(address) as clients:
         await assert_others_are_served(clients, times=1)
         cells = {
-            "A client that does not read fills no memory: MCP": yes(
+            "A client that does not read does not fill the memory: MCP": yes(
                 await stays_small(clients, process, notes, "2025-11-25", "2026-07-28")
             ),
-            "A client that does not read fills no memory: Django's views": yes(
+            "A client that does not read does not fill the memory: Django's views": yes(
                 await stays_small(clients, process, notes, "view", leave=False)
             ),
         }
@@ -249,7 +249,7 @@ async def stop(process: Process, address: str, notes: Notes) -> Cells:
         await asyncio.to_thread(notes.wait_for, "slow started")
         process.signal(signal.SIGTERM)
         [answer] = await outcomes([endless.answer()])
-        cells["SIGTERM: a call that outlasts `SHUTDOWN_TIMEOUT` is cancelled, and its client told"] = yes(
+        cells["SIGTERM: a call that takes longer than `SHUTDOWN_TIMEOUT` is cancelled, and its client gets an error"] = yes(
             "the call was cancelled" in str(answer)
         )
         with suppress(AssertionError):
