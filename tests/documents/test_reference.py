@@ -6,7 +6,7 @@ import argparse
 import re
 
 from mcp_serving import conf
-from mcp_serving.management.commands import runmcp
+from mcp_serving.management.commands import mcp, runmcp
 from tests.support.documents import DOCS, blocks
 from tests.support.harness import ROOT
 
@@ -40,3 +40,20 @@ def test_the_page_about_the_command_says_what_its_help_says() -> None:
     ((_, told), *_) = blocks(DOCS / "reference" / "command.md")
     given = dict(re.findall(r"^  (--[\w-]+) [A-Z]+\s+(.*?)(?=^  --|\Z)", told, re.DOTALL | re.MULTILINE))
     assert {option: " ".join(text.split()) for option, text in given.items()} == own_options()
+
+
+def test_the_page_about_commands_has_each_action_and_option_of_mcp() -> None:
+    page = (DOCS / "reference" / "command.md").read_text()
+    section = page[page.index("## `mcp`") : page.index("## `mcptoken`")]
+    parser = mcp.Command().create_parser("manage.py", "mcp")
+    (actions,) = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
+    assert re.findall(r"^\| `([a-z]+)\b", section, re.MULTILINE) == list(actions.choices)
+    of_django = {option for action in parser._actions for option in action.option_strings}
+    options = {
+        option
+        for command in actions.choices.values()
+        for action in command._actions
+        for option in action.option_strings
+        if option.startswith("--")
+    }
+    assert set(re.findall(r"(?<=`)--[\w-]+", section)) == options - of_django
