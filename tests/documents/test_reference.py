@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import ast
 import re
 
 from mcp_serving import conf
@@ -57,3 +58,16 @@ def test_the_page_about_commands_has_each_action_and_option_of_mcp() -> None:
         if option.startswith("--")
     }
     assert set(re.findall(r"(?<=`)--[\w-]+", section)) == options - of_django
+
+
+def test_the_log_lines_on_the_page_about_workers_are_those_of_the_code() -> None:
+    page = (DOCS / "howto" / "workers.md").read_text()
+    table = page[page.index("| line | meaning |") :].partition("\n\n")[0]
+    quoted = re.findall(r"`([A-Z][^`]+)`", table)
+    assert len(quoted) >= 5
+    nodes = [node for path in (ROOT / "mcp_serving").rglob("*.py") for node in ast.walk(ast.parse(path.read_text()))]
+    texts = [node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)]
+    patterns = [re.sub(r"%g|%s", ".*", re.escape(text)) for text in texts if len(text) > 20]
+    for line in quoted:
+        start = line.partition("...")[0].rstrip(" (")
+        assert any(text.startswith(start) for text in texts) or any(re.match(each, start) for each in patterns), line
