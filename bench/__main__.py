@@ -2,7 +2,7 @@
 
 python -m bench                 # all parts
 python -m bench --write         # and write docs/benchmarks.md with its plots
-python -m bench --quick         # does it work? The figures are not worth much
+python -m bench --quick         # a short run: does it work?
 python -m bench --only stdio    # some parts
 """
 
@@ -13,7 +13,7 @@ import sys
 import time
 import traceback
 
-from bench import events, idle, mount, orm, relay, report, shutdown, startup, stdio
+from bench import idle, mount, notifications, orm, relay, report, shutdown, startup, stdio
 from bench.measuring import Effort, Results, machine
 
 PARTS = {
@@ -24,20 +24,20 @@ PARTS = {
     "idle": idle.measure,
     "shutdown": shutdown.measure,
     "relay": relay.measure,
-    "events": events.measure,
+    "notifications": notifications.measure,
 }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench", description="All benchmarks, in one table.")
     parser.add_argument("--only", nargs="+", choices=PARTS, metavar="PART", help=f"some of {', '.join(PARTS)}")
-    parser.add_argument("--quick", action="store_true", help="little of everything: does it work?")
+    parser.add_argument("--quick", action="store_true", help="a short run: does it work?")
     parser.add_argument("--write", action="store_true", help="write docs/benchmarks.md, with plots; needs all parts")
     options = parser.parse_args()
     if options.write and options.only:
         parser.error("--write needs all parts: the page is of one run.")
     if options.write:
-        import matplotlib  # noqa: F401 - missing, it is to be missed now, and not in ten minutes
+        import matplotlib  # noqa: F401 - if it is missing, fail now and not in ten minutes
 
     effort = Effort(options.quick)
     results, failed, began = Results(), [], time.monotonic()

@@ -8,11 +8,11 @@ from typing import Any
 from bench.measuring import Results, percentile
 
 CAPTIONS = {
-    "ratios": "Every promised ratio, and the promise as a mark: green where it is kept, brown where it is missed.",
-    "latency": "How long the calls take, by the share of them: JSON, 2026-07-28, sixteen at once.",
-    "memory": "What the process grows by with idle sessions and open streams.",
-    "shutdown": "From the last answer to the end of the process.",
-    "relay": "Calls a second of sessions in several workers, by how a request finds its session.",
+    "ratios": "Every promised ratio, with its promise as a mark. Green: kept. Brown: missed.",
+    "latency": "The time of calls, and the share of calls that need less: JSON, 2026-07-28, 16 at once.",
+    "memory": "The memory by which a process grows with idle sessions and open streams.",
+    "shutdown": "The time from the last answer to the end of the process.",
+    "relay": "Calls a second in sessions of several workers, for each way in which a request reaches its session.",
 }
 
 _COLORS = {"ours": "#0b6e4f", "theirs": "#b0632c"}

@@ -1,4 +1,4 @@
-"""The table that everything comes to, on the terminal and in docs/benchmarks.md."""
+"""The table of all results, on the terminal and in docs/benchmarks.md."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.support.harness import ROOT
 DOCUMENT = ROOT / "docs" / "benchmarks.md"
 PLOTS = ROOT / "docs" / "benchmarks"
 EXPLAINED = ROOT / "bench" / "explained.md"
-"""Written by hand: what the ratios come of, and why one is missed."""
+"""Written by hand: the reasons for the ratios."""
 
 HEADINGS = ("ratio", "promised", "", "ours", "theirs", "unit", "what")
 
@@ -60,7 +60,7 @@ def document(results: Results, effort: Effort, minutes: float) -> str:
         summary=summary(results.rows),
         machine=machine(),
         minutes=f"{minutes:.1f}",
-        quick=" A quick run: the figures are not worth much." if effort.quick else "",
+        quick=" This was a quick run: do not use its figures." if effort.quick else "",
         sections=sections,
         explained=EXPLAINED.read_text().rstrip(),
         plots=plots,
@@ -76,47 +76,51 @@ def _section(part: str, rows: list[Row]) -> str:
 
 NOTES = {
     "mount": """\
-Calls through `StreamableHTTPHandler` in a Channels router, against the SDK's own application on the same web server.
-Daphne is run by `runmcp` on our side and by its own command on the other; uvicorn by its own command on both. Sixteen
-connections, each with the next call as soon as it has its answer. *SSE* is an answer as an event stream: of a modern
-client to a tool that reports progress. Without a word on the class, both sides serve an SDK `MCPServer`: that is what
-the mount costs. With `mcp_serving.MCPServer` on our side, Django's ways are in it too.""",
+Calls through `StreamableHTTPHandler` in a Channels router, against the SDK's own application on the same web server. On
+our side, `runmcp` runs Daphne; on the other side, Daphne's own command does. On both sides, uvicorn runs by its own
+command. There are 16 connections. Each sends its next call when it has its answer. *SSE* means an answer as an event
+stream: for clients of 2026-07-28, the tool reports progress. Unless a class is named, both sides serve an SDK
+`MCPServer`: this is the cost of the mount. With `mcp_serving.MCPServer` on our side, the cost of users, permissions and
+threads is included.""",
     "sync tool": """\
-A sync tool with one ORM query, against a sync Django view with the same, on one Daphne process and a PostgreSQL of its
-own.""",
+A sync tool with one ORM query, against a sync Django view with the same query, on one Daphne process and a private
+PostgreSQL.""",
     "stdio": """\
-`runmcp` against the SDK's `run("stdio")` with the same server.""",
+`runmcp`, against the SDK's `run("stdio")` with the same server.""",
     "start": """\
-What an MCP client waits for that starts the server, against a Python that sets Django up with the same settings and
-imports the SDK's server class. And what `manage.py check` takes with the app installed.""",
+The time from the start of a server to its first answer, against a Python that sets up Django with the same settings and
+imports the SDK's server class. Also the time of `manage.py check` with and without the app.""",
     "memory": """\
-What the process has grown by, for each session or stream, against the SDK's application on Daphne.""",
+The memory by which the process grows for each session or stream, against the SDK's application on Daphne.""",
     "idle sessions": """\
-Calls while sessions are open and idle, against a process with one of them.""",
+Calls while many idle sessions are open, against a process with one session.""",
     "shutdown": """\
-The signal comes while calls are in flight that take another second.""",
+The signal arrives while calls are in flight that need another second.""",
     "relay": """\
-Calls of older clients in sessions, of which each lives in one worker. *Round robin*: nginx leads each request to the
-next worker, which relays it over Redis where the session is not its own. *Sticky*: nginx leads each client to the same
-worker. *Local* and *relayed* are without nginx, at the session's own worker and at another. *Core* and *pubsub* are
-the two layers of channels_redis. Sixteen connections; the workers, nginx, Redis and the client share the cores.""",
-    "events": """\
-`notify_resource_updated` in a process that serves nothing, and `subscriptions/listen` streams of 2026-07-28 that hear
-of it: on four workers on our side, on one on the other.""",
+Calls of older clients in sessions. Each session lives in one worker. *Round robin*: nginx sends each request to the
+next worker, which relays it over Redis if the session is not its own. *Sticky*: nginx always sends a client to the
+same worker. *Local* and *relayed* are without nginx, at the session's own worker and at another worker. *Core* and
+*pubsub* are the two channel layers of channels_redis. There are 16 connections. The workers, nginx, Redis and the
+client share the cores.""",
+    "notifications": """\
+A process that serves nothing calls `notify_resource_updated`. `subscriptions/listen` streams of 2026-07-28 receive the
+notifications: on four workers on our side, on one worker on the other side.""",
 }
 
 TEMPLATE = """\
 # Benchmarks
 
-Written by `make bench ARGS=--write`. {summary}
+`make bench ARGS=--write` has written this page. {summary}
 
 {machine} It took {minutes} minutes.{quick}
 
-The ratios are what counts; the absolute figures are the machine's. Both sides of a ratio run at the same time, as
-processes of their own, and have turns in which the other waits; whoever is first in a round is last in the next. The
-ratio is taken within each round, and the median of the rounds is what is shown, beside each side's own median. The
-client is a process of its own that sends requests made beforehand, measures each answer's time, and looks for what has
-to be in it. Nothing is measured within a server. A ratio is ours to theirs: of times and memory, less is better.
+Look at the ratios. The absolute figures depend on the machine. A ratio is ours divided by theirs. For times and
+memory, a smaller ratio is better.
+
+Both sides of a ratio run at the same time, as processes of their own. They are measured in turns, and one waits while
+the other is measured. The side that is first in one round is last in the next. Each round gives one ratio. The table
+shows the median of these ratios, and the median of each side. The client is a process of its own. It prepares its
+requests in advance, measures the time of each answer, and checks each answer. Nothing is measured inside of a server.
 
 {plots}
 {sections}
@@ -124,7 +128,7 @@ to be in it. Nothing is measured within a server. A ratio is ours to theirs: of 
 
 ## Command lines
 
-What was run, each on a port of its own (8000 here), with the environment that [bench/](../bench/) gives it:
+These commands were run, each on a port of its own (8000 here), with the environment from [bench/](../bench/):
 
 ```console
 {commands}

@@ -56,7 +56,7 @@ def declared_on(server: MCPServer[Any]) -> MCPServer[Any]:
 
     @server.resource("bench://item")
     def item() -> str:
-        """What listeners hear of."""
+        """A resource that clients subscribe to."""
         return "an item"
 
     return server

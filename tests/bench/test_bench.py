@@ -39,11 +39,14 @@ LINES = {
         "2 workers, pubsub: every call relayed, against local",
         "messages  relay: one call at a time, pubsub, relayed, against local: each call",
     ),
-    "events": ("events: 100 listeners on 4 workers, against 1: published, and heard by all", "until the last has it"),
+    "notifications": (
+        "notifications: 100 subscribers on 4 workers, against 1: published, and received by all",
+        "until the last has it",
+    ),
 }
 """What each part's quick form prints, among others."""
 
-NEEDED = {"orm": "postgres", "relay": "redis", "events": "redis"}
+NEEDED = {"orm": "postgres", "relay": "redis", "notifications": "redis"}
 
 
 @pytest.mark.process

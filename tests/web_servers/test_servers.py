@@ -97,7 +97,9 @@ async def work(process: Process, address: str, notes: Notes) -> Cells:
                 told == ["older", "modern", "quick"]
             ),
             "The headers of a stream are sent at once": yes(await headers_come_at_once(clients, older)),
-            "The first message of an answer arrives while the tool still works": yes(await an_event_comes_before_the_end(clients)),
+            "The first message of an answer arrives while the tool still works": yes(
+                await an_event_comes_before_the_end(clients)
+            ),
             "A client of 2026-07-28 that leaves cancels its call": yes(await leaving_cancels(clients, notes)),
             "If another application raises an exception or sends no response, the client gets 500": yes(
                 await soon(statuses(clients, "/broken/", "/silent/")) == [500, 500]
@@ -249,9 +251,9 @@ async def stop(process: Process, address: str, notes: Notes) -> Cells:
         await asyncio.to_thread(notes.wait_for, "slow started")
         process.signal(signal.SIGTERM)
         [answer] = await outcomes([endless.answer()])
-        cells["SIGTERM: a call that takes longer than `SHUTDOWN_TIMEOUT` is cancelled, and its client gets an error"] = yes(
-            "the call was cancelled" in str(answer)
-        )
+        cells[
+            "SIGTERM: a call that takes longer than `SHUTDOWN_TIMEOUT` is cancelled, and its client gets an error"
+        ] = yes("the call was cancelled" in str(answer))
         with suppress(AssertionError):
             await asyncio.to_thread(process.wait, 6)
         cells[ENDS_UNREAD] = yes(process.popen.poll() is not None)
