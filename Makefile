@@ -14,7 +14,7 @@ SITE := build/docs
 
 run: $(READY)
 	$(BIN)/python manage.py migrate --verbosity 0
-	$(BIN)/python manage.py create_demo_data
+	$(BIN)/python manage.py create_demo_data --demo-user
 	exec $(BIN)/python manage.py runmcp --transport http
 
 # Format, lint, types, and the tests that start no process: under a minute.

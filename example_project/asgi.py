@@ -1,4 +1,4 @@
-"""One router for both: MCP at /mcp, Django everywhere else."""
+"""One router for both: MCP at /mcp and /account/mcp, Django everywhere else."""
 
 import os
 from typing import Any
@@ -19,14 +19,19 @@ if settings.DEBUG:
 
 from example_project.mcp import server  # noqa: E402
 from mcp_serving import StreamableHTTPHandler  # noqa: E402
+from mcp_serving.oauth import OAuth  # noqa: E402
+from mcp_serving.tokens import UserTokenVerifier  # noqa: E402
 
 # Everybody may look at the shop's tools that read; those that write ask for permissions.
 mcp_handler = StreamableHTTPHandler(server, public=True)
+# The same tools for users: their client signs them in at this site, or sends a personal token.
+account_handler = StreamableHTTPHandler(server, auth=[OAuth(), UserTokenVerifier()], required_scopes=["shop"])
+mcp_routes = [*mcp_handler.urlpatterns("mcp"), *account_handler.urlpatterns("account/mcp")]
 
 # Around all of it: who is logged in at /admin/ is who calls the tools. (Django's own pages look for themselves.)
 application = ProtocolTypeRouter(
     {
-        "http": AuthMiddlewareStack(URLRouter([*mcp_handler.urlpatterns("mcp"), re_path(r"", django_asgi_app)])),
+        "http": AuthMiddlewareStack(URLRouter([*mcp_routes, re_path(r"", django_asgi_app)])),
         "lifespan": mcp_handler.lifespan,
     }
 )

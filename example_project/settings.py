@@ -3,6 +3,8 @@
 import os
 from pathlib import Path
 
+from mcp_serving.oauth import oauth_settings
+
 BASE_DIR = Path(__file__).resolve().parent.parent
 
 DEBUG = os.environ.get("DJANGO_DEBUG", "1") == "1"
@@ -18,7 +20,9 @@ INSTALLED_APPS = [
     "django.contrib.sessions",
     "django.contrib.messages",
     "django.contrib.staticfiles",
+    "oauth2_provider",
     "mcp_serving",
+    "mcp_serving.oauth",
     "mcp_serving.tokens",
     "example_project.shop",
 ]
@@ -41,6 +45,11 @@ MCP_SERVING = {
     "HTTP_SERVER": "example_project.serving.build_daphne",
     "SHUTDOWN_TIMEOUT": 10.0,
 }
+
+LOGIN_URL = "admin:login"
+
+# What MCP clients may ask of a user who signs in, and the words in which the consent page says it.
+OAUTH2_PROVIDER = oauth_settings({"shop": "Use the shop in your name, with your permissions"})
 
 TEMPLATES = [
     {

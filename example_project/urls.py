@@ -3,5 +3,6 @@ from django.urls import include, path
 
 urlpatterns = [
     path("admin/", admin.site.urls),
+    path("", include("mcp_serving.oauth.urls")),
     path("", include("example_project.shop.urls")),
 ]

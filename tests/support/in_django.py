@@ -10,7 +10,7 @@ from typing import Any
 import django
 
 DATABASE = Path(tempfile.mkdtemp(prefix="mcp-serving-tests-")) / "db.sqlite3"
-os.environ["DJANGO_SETTINGS_MODULE"] = "tests.project.settings_with_tokens"
+os.environ["DJANGO_SETTINGS_MODULE"] = "tests.project.settings_with_oauth"  # all apps of the package
 os.environ["TEST_SQLITE"] = str(DATABASE)
 django.setup()
 

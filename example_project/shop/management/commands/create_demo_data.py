@@ -1,5 +1,6 @@
 """Fill the shop with the same made-up year of orders on every machine."""
 
+import os
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from itertools import product
@@ -9,6 +10,7 @@ from typing import Any
 from django.contrib.auth.models import Group, Permission, User
 from django.core.management.base import BaseCommand, CommandParser
 from django.db import transaction
+from django.utils.crypto import get_random_string
 from django.utils.text import slugify
 
 from example_project.shop.models import Customer, Order, OrderLine, Product
@@ -52,6 +54,7 @@ class Command(BaseCommand):
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("--reset", action="store_true", help="first delete all that is in the shop")
+        parser.add_argument("--demo-user", action="store_true", help="give the user demo a new password, and print it")
 
     @transaction.atomic
     def handle(self, *args: Any, **options: Any) -> None:
@@ -59,13 +62,22 @@ class Command(BaseCommand):
         if options["reset"]:
             for model in (Order, Customer, Product):  # in this order: customers and products are protected
                 model._default_manager.all().delete()
-        elif any(model._default_manager.exists() for model in (Order, Customer, Product)):
+        if any(model._default_manager.exists() for model in (Order, Customer, Product)):
             self.stdout.write("The shop is not empty: nothing to do (--reset deletes what is there first).")
-            return
-        self.create(Random(1))
+        else:
+            self.create(Random(1))
+            self.stdout.write(
+                f"Created {Product.objects.count()} products, {Customer.objects.count()} customers "
+                f"and {Order.objects.count()} orders."
+            )
+        if options["demo_user"]:
+            self.tell_how_to_sign_in(create_demo_user())
+
+    def tell_how_to_sign_in(self, password: str) -> None:
+        port = os.environ.get("EXAMPLE_PORT", "8000")
         self.stdout.write(
-            f"Created {Product.objects.count()} products, {Customer.objects.count()} customers "
-            f"and {Order.objects.count()} orders."
+            f"To sign in from an MCP client, add http://localhost:{port}/account/mcp to it. In the browser that it "
+            f"opens, log in as demo with the password {password}"
         )
 
     def create(self, random: Random) -> None:
@@ -103,6 +115,16 @@ def create_users() -> None:
             group.permissions.set(Permission.objects.filter(content_type__app_label="shop", codename__in=codenames))
         if not User.objects.filter(username=role).exists():
             User.objects.create_user(role, is_staff=True).groups.add(group)
+
+
+def create_demo_user() -> str:
+    """A clerk with a password that is new each time: nobody can know it from this file. Returns the password."""
+    password = get_random_string(12)
+    user, _ = User.objects.get_or_create(username="demo", defaults={"is_staff": True})
+    user.set_password(password)
+    user.save()
+    user.groups.add(Group.objects.get(name="clerk"))
+    return password
 
 
 def pick_status(random: Random, when: datetime) -> Order.Status:

@@ -1,0 +1,1 @@
+"""Where django-oauth-toolkit is made stricter, or accepts more clients."""
