@@ -29,7 +29,8 @@ class _OfTheUser(LoginRequiredMixin):
         return login_url()
 
     def get_queryset(self) -> Any:
-        return ConnectedApp.objects.filter(user=self.request.user).with_tokens().select_related("application")
+        user: Any = self.request.user  # who is logged in
+        return ConnectedApp.objects.filter(user=user).with_tokens().select_related("application")
 
 
 @method_decorator([only_as_a_page, csrf_protect], name="dispatch")
@@ -52,7 +53,8 @@ class DisconnectView(_OfTheUser, View):
     http_method_names = ["post"]  # noqa: RUF012 - as Django has it
 
     def post(self, request: HttpRequest, pk: int) -> HttpResponseBase:
-        app = get_object_or_404(ConnectedApp, pk=pk, user=request.user)
+        user: Any = request.user
+        app = get_object_or_404(ConnectedApp, pk=pk, user=user)
         ConnectedApp.objects.filter(pk=app.pk).disconnect()
         told = _("%(name)s is disconnected.") % {"name": readable_name(app.application)}
         messages.success(request, told, fail_silently=True)  # a project may have no messages
