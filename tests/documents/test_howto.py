@@ -222,6 +222,7 @@ async def tools(url: str, token: str = "", call: str = "") -> list[str]:
             return [tool.name for tool in (await client.list_tools()).tools]
 
 
+@pytest.mark.process
 def test_the_page_about_several_servers_mounts_one_for_everybody_and_one_for_tokens(
     tutorial: Path, tmp_path: Path
 ) -> None:
@@ -235,6 +236,7 @@ def test_the_page_about_several_servers_mounts_one_for_everybody_and_one_for_tok
     assert anyio.run(answers, folder, over_stdio, "count_open_tasks") == [1]
 
 
+@pytest.mark.process
 def test_the_middleware_and_the_route_of_the_page_about_the_sdks_features_work(tutorial: Path, tmp_path: Path) -> None:
     folder = copy_with(tmp_path / "mysite", tutorial, "howto/sdk-features.md", "mysite/mcp.py, at the end")
     token = token_of_ann(folder)
@@ -251,6 +253,7 @@ def test_the_middleware_and_the_route_of_the_page_about_the_sdks_features_work(t
         process.wait_for(r"AnonymousUser called open_tasks")
 
 
+@pytest.mark.process
 def test_the_script_of_its_own_serves_both_and_the_page_about_settings_makes_its_log_visible(
     tutorial: Path, tmp_path: Path
 ) -> None:
