@@ -4,5 +4,6 @@ from django.urls import include, path
 urlpatterns = [
     path("admin/", admin.site.urls),
     path("", include("mcp_serving.oauth.urls")),
+    path("mcp-console/", include("mcp_serving.console.urls")),
     path("", include("example_project.shop.urls")),
 ]

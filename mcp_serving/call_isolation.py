@@ -13,7 +13,7 @@ from mcp.shared.exceptions import MCPError
 from mcp_types import INTERNAL_ERROR
 from pydantic import ValidationError
 
-from mcp_serving import sdk
+from mcp_serving import current_request, sdk
 from mcp_serving.logs import describe
 
 if TYPE_CHECKING:
@@ -40,6 +40,7 @@ async def isolate_request(
     except Exception as error:
         if isinstance(error, ValidationError) and not sdk.takes(server, ctx):
             raise
+        current_request.note_failure(error)
         logger.exception("%s failed.", describe(ctx.method, ctx.params))
         raise MCPError(INTERNAL_ERROR, "Internal server error") from error
 

@@ -29,6 +29,7 @@ class Configuration:
     shutdown_timeout: float = DEFAULT_SHUTDOWN_TIMEOUT
     channel_layer: str | None = None
     preview_mask: tuple[str, ...] = ()
+    console_access: str | None = None
 
 
 @cache
@@ -126,6 +127,7 @@ _VALIDATORS: dict[str, Callable[[Any], Any]] = {
     "SHUTDOWN_TIMEOUT": valid_shutdown_timeout,
     "CHANNEL_LAYER": _configured_layer,
     "PREVIEW_MASK": _field_paths,
+    "CONSOLE_ACCESS": dotted_path,
 }
 
 KEYS = tuple(_VALIDATORS)

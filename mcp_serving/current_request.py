@@ -46,6 +46,8 @@ class CurrentRequest:
     """The round trip of a tool that asks the user; belongs to ``tools.request_state``."""
     tool_arguments: Mapping[str, Any] = field(default_factory=dict)
     """The arguments of the tool that runs."""
+    failures: list[BaseException] | None = None
+    """Collects the unexpected exceptions of the handler, for a developer who looks at the console; None elsewhere."""
     in_callers_thread: bool = False
     """True for the client for tests: handlers run in the test's own thread, and so in its transaction."""
     is_preview: bool = False
@@ -94,3 +96,9 @@ def updated(**changes: Any) -> Iterator[None]:
         yield
     finally:
         _current.reset(token)
+
+
+def note_failure(error: BaseException) -> None:
+    """Keep an unexpected exception for the developer who looks at the request, if somebody does."""
+    if (failures := _current.get().failures) is not None:
+        failures.append(error)

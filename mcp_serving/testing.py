@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Iterator
-from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Literal
 
 from mcp import Client
@@ -11,6 +11,7 @@ from mcp.client.context import ClientRequestContext
 from mcp_types import INTERNAL_ERROR, CallToolResult, ElicitRequestParams, ElicitResult, ErrorData
 
 from mcp_serving import current_request, sdk
+from mcp_serving.inspection.client import ungrouped_errors
 from mcp_serving.loading import discover
 
 if TYPE_CHECKING:
@@ -116,34 +117,10 @@ async def client(
             return await call_next(ctx)
 
     server = sdk.low_level(mcp)
-    with _original_exception() as body:
+    with ungrouped_errors() as body:
         async with (
             server.lifespan(server) as state,
             TestClient(sdk.joined(server, state, as_user), mode=mode, **options) as session,
         ):
             with body:
                 yield session
-
-
-@contextmanager
-def _original_exception() -> Iterator[AbstractContextManager[None]]:
-    """Raise the test's own exception, which the task groups of the client wrap in exception groups.
-
-    A test runner does not recognise a failed assertion or a skipped test in a group.
-    """
-    failures: list[BaseException] = []
-
-    @contextmanager
-    def body() -> Iterator[None]:
-        try:
-            yield
-        except BaseException as error:
-            failures.append(error)
-            raise
-
-    try:
-        yield body()
-    except BaseExceptionGroup:
-        if not failures:
-            raise
-        raise failures[0] from None

@@ -139,6 +139,17 @@ class StreamableHTTPHandler:
         return self._server
 
     @property
+    def mcp(self) -> sdk.SDKServer:
+        """The server it was made for."""
+        return self._mcp
+
+    @property
+    def session_count(self) -> int:
+        """How many sessions of clients up to 2025-11-25 are open in the running event loop."""
+        started: SDKApplication | None = Runtime.of(self._server).running_service(self)
+        return started.session_count if started is not None else 0
+
+    @property
     def place(self) -> str:
         """Where it is mounted, for messages, and for the handlers of other workers, which are mounted there too."""
         return ", ".join(self.paths) or "no path of its own"

@@ -48,6 +48,11 @@ class SDKApplication:
         return [route for route in self.other_routes.routes if isinstance(route, Route)]
 
     @property
+    def session_count(self) -> int:
+        """How many sessions of clients up to 2025-11-25 are open."""
+        return len(sdk.open_sessions(self._manager))
+
+    @property
     def max_body_size(self) -> int:
         """Bytes that the body of a request may have."""
         return self._manager.max_request_body_size

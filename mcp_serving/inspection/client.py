@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any
 
 import httpx2
@@ -46,8 +46,10 @@ async def connect(mcp: sdk.SDKServer, *, user: Any = None, **options: Any) -> As
 
     view = await Runtime.of(sdk.low_level(mcp)).open()
     view.middleware.insert(0, as_user)
-    async with Client(view, **options) as client:
-        yield client
+    with ungrouped_errors() as body:
+        async with Client(view, **options) as client:
+            with body:
+                yield client
 
 
 @asynccontextmanager
@@ -63,8 +65,35 @@ async def connect_to_url(url: str, *, token: str | None = None, **options: Any) 
         MCPError, OSError: the server cannot be reached, or refused the client.
     """
     headers = {"Authorization": f"Bearer {token}"} if token else {}
-    async with (
-        httpx2.AsyncClient(headers=headers, timeout=URL_TIMEOUT) as http_client,
-        Client(streamable_http_client(url, http_client=http_client), **options) as client,
-    ):
-        yield client
+    with ungrouped_errors() as body:
+        async with (
+            httpx2.AsyncClient(headers=headers, timeout=URL_TIMEOUT) as http_client,
+            Client(streamable_http_client(url, http_client=http_client), **options) as client,
+        ):
+            with body:
+                yield client
+
+
+@contextmanager
+def ungrouped_errors() -> Iterator[AbstractContextManager[None]]:
+    """Raise the error of the block itself, which the task groups of a client would wrap in exception groups.
+
+    An error outside of the block, such as a failed connection, is raised alone if it is the only one.
+    """
+    failures: list[BaseException] = []
+
+    @contextmanager
+    def body() -> Iterator[None]:
+        try:
+            yield
+        except BaseException as error:
+            failures.append(error)
+            raise
+
+    try:
+        yield body()
+    except BaseExceptionGroup as group:
+        error: BaseException = failures[0] if failures else group
+        while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+            error = error.exceptions[0]
+        raise error from None

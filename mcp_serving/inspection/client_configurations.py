@@ -55,6 +55,7 @@ class MCPClient:
         process, endpoint: the entry for either kind of server.
         shell: the command that does the same, where the client has one.
         endpoint_note: what the user of an endpoint has to know.
+        file_in_words: the file, for a reader on another machine; its path if empty.
     """
 
     key: str
@@ -65,6 +66,7 @@ class MCPClient:
     endpoint: Callable[[Endpoint], Entry]
     shell: Callable[[str, Process | Endpoint], str | None] = lambda name, server: None
     endpoint_note: str = ""
+    file_in_words: str = ""
 
     def entry(self, server: Process | Endpoint) -> Entry:
         return self.endpoint(server) if isinstance(server, Endpoint) else self.process(server)
@@ -124,6 +126,7 @@ CLIENTS = {
             _claude_desktop_file,
             process=lambda server: server.entry(),
             endpoint=_through_mcp_remote,
+            file_in_words="claude_desktop_config.json",  # which is elsewhere on each system; its settings open it
             endpoint_note=(
                 "The file of Claude Desktop takes local processes alone: this entry starts npx mcp-remote, which needs "
                 "Node.js. A server that signs users in can be added in the settings instead, as a custom connector."

@@ -11,7 +11,6 @@ from typing import Any
 
 import anyio
 import httpx2
-from django.core.exceptions import ImproperlyConfigured
 from mcp import Client, MCPError
 from mcp.client import InputRequiredRoundsExceededError
 from mcp_types import GetPromptResult
@@ -53,19 +52,12 @@ def run(options: dict[str, Any], user: Any, out: Out) -> bool:
         raise Mistake("--token is for --url: without it, --user says who calls.")
     try:
         return anyio.run(_run, options, mcp, user, out)
-    except* MCPError as group:
-        raise Mistake(_leaf(group).error.message) from group
-    except* (httpx2.HTTPError, OSError) as group:
-        error = _leaf(group)
-        raise Mistake(f"{options['url']} cannot be used: {loading.in_one_line(error)}.") from group
-    except* (ValueError, ImproperlyConfigured, InputRequiredRoundsExceededError) as group:
-        raise Mistake(str(_leaf(group))) from group
-
-
-def _leaf(group: BaseException) -> Any:
-    while isinstance(group, BaseExceptionGroup):
-        group = group.exceptions[0]
-    return group
+    except MCPError as error:
+        raise Mistake(error.error.message) from error
+    except (httpx2.HTTPError, OSError) as error:
+        raise Mistake(f"{options['url']} cannot be used: {loading.in_one_line(error)}.") from error
+    except InputRequiredRoundsExceededError as error:
+        raise Mistake(str(error)) from error
 
 
 async def _run(options: dict[str, Any], mcp: sdk.SDKServer | None, user: Any, out: Out) -> bool:

@@ -73,5 +73,9 @@ def _name(options: dict[str, Any]) -> str:
     path = options["server"] or conf.configuration().server
     if path is None:
         raise ValueError("No MCP server is named: set MCP_SERVING = {'SERVER': 'project.mcp.server'}, or give --name.")
-    name = sdk.low_level(loading.load_server(path)).name
+    return slug(sdk.low_level(loading.load_server(path)).name)
+
+
+def slug(name: str) -> str:
+    """The name of a server as clients take it: letters, digits, hyphens and underscores."""
     return re.sub(r"[^A-Za-z0-9_-]+", "-", name).strip("-") or "django"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from django.conf import settings
 from mcp.server.auth.routes import build_resource_metadata_url
@@ -26,6 +26,15 @@ logger = logging.getLogger(__name__)
 ACCESS_OPTIONS = "public=True, login_required=True or auth=..."
 
 _VERIFIER_FAILED = Refusal(503, "Try again later.", headers={"retry-after": "5"})
+
+
+class Callers(NamedTuple):
+    """Who may call a handler: everybody, users who are logged in, callers with a token that has these scopes."""
+
+    everybody: bool
+    logged_in: bool
+    with_token: bool
+    scopes: tuple[str, ...]
 
 
 class Access:
@@ -102,6 +111,11 @@ class Access:
     def is_configured(self) -> bool:
         """Whether one of the access options is given."""
         return self._public or self._login_required or self._tokens is not None
+
+    @property
+    def callers(self) -> Callers:
+        """Who may call, for people to read."""
+        return Callers(self._public, self._login_required, self._tokens is not None, tuple(self._required_scopes))
 
     # One request
 

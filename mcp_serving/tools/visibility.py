@@ -119,6 +119,7 @@ class PermissionCheckingServer(SDKMCPServer[LifespanResultT]):
         except UnexpectedToolError as error:
             if isinstance(error.__cause__, NoElicitation | UserDeclined | UserCanceled):
                 raise ToolError(str(error.__cause__)) from error.__cause__
+            current_request.note_failure(error.__cause__ or error)
             raise
 
     def _check_param_headers(self, name: str, arguments: dict[str, Any]) -> None:

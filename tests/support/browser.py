@@ -53,6 +53,7 @@ class Browser:
             target = json.load(answer)
         debugger = connect(target["webSocketDebuggerUrl"], open_timeout=DEADLINE, max_size=None)
         page = Page(self._debuggers.enter_context(debugger))
+        page.enable()
         page.go(url)
         return page
 
@@ -66,10 +67,16 @@ class Page:
     def __init__(self, connection: ClientConnection) -> None:
         self._connection = connection
         self._sent = 0
+        self.problems: list[str] = []
+        """What the console of the browser shows as an error: exceptions, refused scripts, failed requests."""
+
+    def enable(self) -> None:
+        """Have the browser tell what happens, and give each document the functions of page.js."""
+        for domain in ("Page", "Runtime", "Log"):
+            self._command(f"{domain}.enable")
+        self._command("Page.addScriptToEvaluateOnNewDocument", source=SCRIPT)
 
     def go(self, url: str) -> None:
-        self._command("Page.enable")
-        self._command("Page.addScriptToEvaluateOnNewDocument", source=SCRIPT)
         self._command("Page.navigate", url=url)
         while self._message().get("method") != "Page.loadEventFired":
             pass
@@ -97,6 +104,13 @@ class Page:
 
     def _message(self) -> dict[str, Any]:
         message: dict[str, Any] = json.loads(self._connection.recv(DEADLINE))
+        params = message.get("params", {})
+        if message.get("method") == "Runtime.exceptionThrown":
+            self.problems.append(str(params["exceptionDetails"]))
+        elif message.get("method") == "Runtime.consoleAPICalled" and params["type"] == "error":
+            self.problems.append(str(params["args"]))
+        elif message.get("method") == "Log.entryAdded" and params["entry"]["level"] == "error":
+            self.problems.append(f"{params['entry']['text']} {params['entry'].get('url', '')}")
         return message
 
 

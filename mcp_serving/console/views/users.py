@@ -1,0 +1,36 @@
+"""View as another user: the lists that this user would see. Nothing is called on their behalf."""
+
+from __future__ import annotations
+
+from asgiref.sync import sync_to_async
+from django.contrib.auth import get_user_model
+from django.core.exceptions import PermissionDenied, ValidationError
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import redirect
+from django.utils.translation import gettext as _
+from django.views.decorators.http import require_http_methods
+
+from mcp_serving.console.access import console_view, may_change_users
+from mcp_serving.console.pages import VIEW_AS, page
+
+
+@require_http_methods(["GET", "POST"])
+@console_view
+async def view_as(request: HttpRequest) -> HttpResponse:
+    if not await sync_to_async(may_change_users)(request.user):
+        raise PermissionDenied(_("Who may change users may see what they see."))
+    if request.method == "POST" and "stop" in request.POST:
+        await request.session.apop(VIEW_AS, None)
+        return redirect("mcp_console:tools")
+    context: dict[str, str] = {}
+    if request.method == "POST":
+        name = request.POST.get("username", "")
+        model = get_user_model()
+        try:
+            user = await sync_to_async(model._default_manager.get_by_natural_key)(name)
+        except (model.DoesNotExist, ValidationError, ValueError):  # the latter two where the name is, say, no UUID
+            context = {"username": name, "error": _("There is no user “%(name)s”.") % {"name": name}}
+        else:
+            await request.session.aset(VIEW_AS, str(user.pk))
+            return redirect("mcp_console:tools")
+    return await page(request, "view_as.html", context, section="view_as", status=422 if context else 200)
