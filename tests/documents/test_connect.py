@@ -19,10 +19,9 @@ from mcp_serving.inspection.client_configurations import CLIENTS
 from tests.support.documents import DOCS, blocks, environment_of_a_project, manage, project, write_files
 from tests.support.harness import DEADLINE, running
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]
 
 PAGE = DOCS / "connect.md"
-PATIENCE = 3 * DEADLINE  # in it, a Python imports Django and the SDK on a busy machine
 SLOW_TOOL = '''
 
 @server.tool()
@@ -81,7 +80,7 @@ def test_the_command_in_a_clients_configuration_serves_the_project(entry: dict[s
     parameters = StdioServerParameters(command=sys.executable, args=arguments, env=environment_of_a_project(), cwd="/")
 
     async def work() -> None:
-        with anyio.fail_after(PATIENCE):
+        with anyio.fail_after(DEADLINE):
             async with Client(parameters) as client:
                 await has_the_tools(client)
 
@@ -110,9 +109,9 @@ def test_the_addresses_headers_and_the_client_on_the_page_reach_a_server_over_ht
 
 
 async def over_http(url: str, headers: dict[str, str]) -> None:
-    with anyio.fail_after(PATIENCE):
+    with anyio.fail_after(DEADLINE):
         async with (
-            httpx2.AsyncClient(headers=headers, timeout=PATIENCE) as http,
+            httpx2.AsyncClient(headers=headers, timeout=DEADLINE) as http,
             Client(streamable_http_client(url, http_client=http)) as client,
         ):
             await has_the_tools(client)

@@ -33,6 +33,8 @@ from tests.support.harness import DEADLINE, Process, running
 from tests.support.nginx import needs_nginx, nginx
 from tests.support.private_redis import Redis
 
+pytestmark = pytest.mark.timeout(300)
+
 HOST = "mcp.example.org"
 MODES = ["auto", "legacy"]
 

@@ -12,7 +12,7 @@ import pytest
 from tests.support.documents import DOCS, blocks, write_file
 from tests.support.harness import ROOT
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]
 
 CONFTEST = "import os\nos.environ['DJANGO_SETTINGS_MODULE'] = 'mysite.settings'\nimport django\ndjango.setup()\n"
 MORE_TESTS = """

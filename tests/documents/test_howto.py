@@ -24,6 +24,8 @@ from tests.support.harness import DEADLINE, INITIALIZE, INITIALIZED, Process, ca
 from tests.support.private_redis import Redis
 from tests.support.raw_http import Request, headers_of
 
+pytestmark = pytest.mark.timeout(300)
+
 TASKS = "Task.objects.create(title='one'); Task.objects.create(title='two', done=True)"
 
 
