@@ -11,10 +11,10 @@ from django.core.asgi import get_asgi_application
 from django.urls import re_path
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "example_project.settings")
-# Loads the apps: what follows may import models. (Any: to the type stubs, re_path() takes views only.)
+# This loads the apps, so the imports below may import models. (Any: the type stubs of re_path() accept views only.)
 django_asgi_app: Any = get_asgi_application()
 if settings.DEBUG:
-    # The admin's CSS without a web server in front; in deployment, static files are its job.
+    # Serves the admin's CSS. In a deployment, the web server in front does this.
     django_asgi_app = ASGIStaticFilesHandler(django_asgi_app)
 
 from example_project.mcp import server  # noqa: E402
@@ -22,13 +22,13 @@ from mcp_serving import StreamableHTTPHandler  # noqa: E402
 from mcp_serving.oauth import OAuth  # noqa: E402
 from mcp_serving.tokens import UserTokenVerifier  # noqa: E402
 
-# Everybody may look at the shop's tools that read; those that write ask for permissions.
+# Everybody may call the tools that read. The tools that write need a permission.
 mcp_handler = StreamableHTTPHandler(server, public=True)
 # The same tools for users: their client signs them in at this site, or sends a personal token.
 account_handler = StreamableHTTPHandler(server, auth=[OAuth(), UserTokenVerifier()], required_scopes=["shop"])
 mcp_routes = [*mcp_handler.urlpatterns("mcp"), *account_handler.urlpatterns("account/mcp")]
 
-# Around all of it: who is logged in at /admin/ is who calls the tools. (Django's own pages look for themselves.)
+# The middleware finds the user who has logged in at /admin/. (Django's own pages find the user themselves.)
 application = ProtocolTypeRouter(
     {
         "http": AuthMiddlewareStack(URLRouter([*mcp_routes, re_path(r"", django_asgi_app)])),

@@ -1,10 +1,9 @@
-"""What the shop offers to MCP clients. The SDK reads names, types and docstrings to describe it to them.
+"""The MCP server of the shop. The SDK reads names, types and docstrings, and describes the tools to clients.
 
-Sync functions run in a worker thread and use the ORM as a view does; async ones use its async methods.
+Sync functions run in a thread and use the ORM as a view does. Async functions use the async methods of the ORM.
 
-Reading is open to everybody, as the pages at /orders/ are: there is something to see before anybody logs in.
-Writing asks for a permission, and cancelling and refunding, which nobody can undo, ask the user too. For a user
-without the permission these tools do not exist.
+Everybody may read, as on the pages at /orders/. A tool that writes needs a permission. Nobody can undo a cancellation
+or a refund, so these tools also ask the user. For a user without the permission, these tools do not exist.
 """
 
 import asyncio
@@ -144,17 +143,17 @@ def restock_product(
     sku: Annotated[str, Field(description="The product's SKU, such as TEA-EAR-0250")],
     quantity: Annotated[int, Field(ge=1, le=1000, description="How many pieces have arrived")],
 ) -> ProductInfo:
-    """Add pieces to a product's stock; the answer holds the new stock."""
+    """Add pieces to a product's stock, and return the new stock."""
     with transaction.atomic():
-        # One UPDATE rather than read, add and save: two calls at once both count.
+        # One UPDATE, and not read, add and save: if two calls run at the same time, both count.
         if not Product.objects.filter(sku=sku).update(stock=F("stock") + quantity):
             raise ToolError(f"There is no product {sku!r}; the resource shop://products lists all SKUs.")
-        notify_resource_updated("shop://products")  # after the commit; update() sends no signal, as save() does
+        notify_resource_updated("shop://products")  # is sent after the commit; update() sends no signal
         return ProductInfo.of(Product.objects.get(sku=sku))
 
 
 def confirm_cancellation(number: int) -> str:
-    """The question in words that need no looking up; an order that cannot be cancelled is not asked about."""
+    """The question, with everything that the user must know. It is not asked if the order cannot be cancelled."""
     order = order_in(number, CANCELLABLE, "cancelled")
     return f"Cancel order {number} of {order.customer.name} over € {money(order.total)}?"
 
@@ -167,7 +166,7 @@ def cancel_order(number: OrderNumber) -> OrderDetails:
 
 def confirm_refund(number: int, reason: str) -> str:
     order = order_in(number, REFUNDABLE, "refunded")
-    # The reason comes from the model: quoted, it cannot be taken for a part of the question.
+    # The reason comes from the model. The quotation marks show where it starts and ends.
     return f"Pay € {money(order.total)} for order {number} back to {order.customer.name}, because {reason!r}?"
 
 
@@ -180,12 +179,12 @@ def refund_order(
     return move(number, REFUNDABLE, Order.Status.REFUNDED, reason)
 
 
-# --- Resources and prompts: here every argument arrives as text ---
+# --- Resources and prompts: their arguments arrive as text ---
 
 
 @server.resource("shop://products", mime_type="application/json")
 def price_list() -> list[ProductInfo]:
-    """The price list, with what is in stock."""
+    """The price list, with the stock of each product."""
     return [ProductInfo.of(product) for product in Product.objects.all()]
 
 
@@ -209,7 +208,7 @@ def order_followup(number: Annotated[str, Field(description="The order to write 
         f"Write a short, friendly follow-up mail to {order.customer.name} <{order.customer.email}> about "
         f"order {order.number} of {order.placed_at:%d %B %Y}.\n"
         f"It is {order.get_status_display().lower()} and comes to € {money(order.total)}:\n{lines}\n"
-        "Fit the mail to the status, and promise nothing that is not said here."
+        "Match the mail to the status, and promise nothing that is not written here."
     )
 
 
@@ -227,13 +226,13 @@ def order_in(number: int, statuses: tuple[Order.Status, ...], verb: str) -> Orde
 
 @transaction.atomic
 def move(number: int, statuses: tuple[Order.Status, ...], to: Order.Status, reason: str = "") -> OrderDetails:
-    """Give an order another status, and note in the admin's history who did it."""
-    # One UPDATE that looks at the status too: it may have changed while the user was thinking.
+    """Change the status of an order, and record the user in the admin's history."""
+    # The UPDATE checks the status too: it may have changed while the user was thinking.
     changed = Order.objects.filter(number=number, status__in=statuses).update(status=to)
     order = order_in(number, (to,) if changed else statuses, to.label.lower())
     notify_resource_updated(f"shop://orders/{number}")
     user = get_user()
-    if user.pk is not None:  # the functions of this module may be called outside of requests, too
+    if user.pk is not None:  # outside of requests there is no user
         message = f"{to.label} through MCP. {reason}".strip()
         LogEntry.objects.log_actions(user.pk, [order], CHANGE, message, single_object=True)
     return OrderDetails.of(order)

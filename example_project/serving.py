@@ -9,9 +9,10 @@ from mcp_serving.daphne import Server
 
 
 def build_daphne() -> Server:
-    """Build the Daphne server, which is served as given: any option of Daphne's `Server` may stand here.
+    """Build the Daphne server. It is served as given, so every option of Daphne's `Server` can be used here.
 
-    This one is Daphne's, with bounds on what a client may send: docs/daphne.md says which, and why.
+    This class is Daphne's, with limits on what a client may send: see docs/daphne.md. `EXAMPLE_HOST` and
+    `EXAMPLE_PORT` in the environment change the address.
     """
     return Server(
         application=application,

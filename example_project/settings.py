@@ -8,12 +8,12 @@ from mcp_serving.oauth import oauth_settings
 BASE_DIR = Path(__file__).resolve().parent.parent
 
 DEBUG = os.environ.get("DJANGO_DEBUG", "1") == "1"
-# Good enough on your own machine only: in deployment, set the environment variable.
+# For your own machine only. In a deployment, set the environment variable.
 SECRET_KEY = os.environ.get("DJANGO_SECRET_KEY", "django-insecure-for-development-only")
 ALLOWED_HOSTS = os.environ.get("DJANGO_ALLOWED_HOSTS", "localhost,127.0.0.1,[::1]").split(",")
 
 INSTALLED_APPS = [
-    "daphne",  # first, so that runserver is Daphne's and serves asgi.py
+    "daphne",  # first: runserver is then Daphne's command and serves asgi.py
     "django.contrib.admin",
     "django.contrib.auth",
     "django.contrib.contenttypes",
@@ -71,8 +71,8 @@ DATABASES = {
     "default": {
         "ENGINE": "django.db.backends.sqlite3",
         "NAME": os.environ.get("EXAMPLE_DB", BASE_DIR / "db.sqlite3"),
-        # Tools run in several threads: let writers queue up, where SQLite's default fails with
-        # "database is locked" as soon as a transaction that has read begins to write.
+        # Tools run in several threads. With this mode, a writer waits for the other writers. With SQLite's default, a
+        # transaction that has read and then writes fails with "database is locked".
         "OPTIONS": {"transaction_mode": "IMMEDIATE"},
     }
 }
@@ -82,7 +82,7 @@ USE_TZ = True
 TIME_ZONE = "UTC"
 STATIC_URL = "static/"
 
-# Django sets up its own loggers only, and MCPServer leaves the rest to the project.
+# Django configures its own loggers only. The project configures the others.
 LOGGING = {
     "version": 1,
     "disable_existing_loggers": False,

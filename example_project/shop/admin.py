@@ -1,4 +1,4 @@
-# Django's own ModelAdmin cannot be subscripted at run time, as the type stubs would have it:
+# The type stubs want ModelAdmin[...], which Django's ModelAdmin does not support at run time:
 # mypy: disable-error-code="type-arg"
 from django.contrib import admin
 from django.db.models import QuerySet

@@ -10,7 +10,7 @@ class ShopConfig(AppConfig):
 
         from .models import Order, OrderLine, Product
 
-        # Whoever changes them, in the admin too: clients that have subscribed are told.
+        # After each change, in the admin too, the clients that have subscribed are notified.
         notify_on_change(Order, "shop://orders/{number}")
         notify_on_change(OrderLine, "shop://orders/{order.number}")
         notify_on_change(Product, "shop://products")

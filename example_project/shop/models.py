@@ -9,7 +9,7 @@ from django.db.models import F, Q, Sum
 from django.urls import reverse
 from django.utils import timezone
 
-# What the lines of a query's orders come to: for aggregates, where Order.total is for one order.
+# The total of all order lines of a query, for aggregates. Order.total is for one order.
 REVENUE = Sum(F("lines__quantity") * F("lines__unit_price"), default=Decimal(0))
 
 
@@ -40,11 +40,11 @@ class Customer(models.Model):
 
 class OrderQuerySet(models.QuerySet["Order"]):
     def with_details(self) -> OrderQuerySet:
-        """Fetch customers, lines and products along, in two queries more, however many orders there are."""
+        """Also fetch customers, lines and products, with two more queries for any number of orders."""
         return self.select_related("customer").prefetch_related("lines__product")
 
     def sold(self) -> OrderQuerySet:
-        """Only the orders that are revenue."""
+        """Only the orders that count as revenue."""
         return self.filter(status__in=(Order.Status.PAID, Order.Status.SHIPPED))
 
 
@@ -86,7 +86,7 @@ class OrderLine(models.Model):
     order = models.ForeignKey(Order, on_delete=models.CASCADE, related_name="lines")
     product = models.ForeignKey(Product, on_delete=models.PROTECT, related_name="order_lines")
     quantity = models.PositiveIntegerField(default=1)
-    # A copy: the price of an order stays what it was when the product's price changes.
+    # A copy: if the price of the product changes, the price of an old order must not.
     unit_price = models.DecimalField(max_digits=8, decimal_places=2)
 
     class Meta:

@@ -1,4 +1,4 @@
-"""What the tools in mcp.py return. The SDK publishes each model as the output schema of its tool."""
+"""The results of the tools in mcp.py. The SDK publishes each model as the output schema of its tool."""
 
 from datetime import datetime
 from decimal import Decimal
@@ -8,7 +8,7 @@ from pydantic import BaseModel, Field
 
 from .models import Order, Product
 
-# Money travels as text: a JSON number would become a binary float in most clients.
+# Money is sent as text: most clients would turn a JSON number into a binary float.
 Money = Annotated[str, Field(pattern=r"^-?\d+\.\d\d$", description="Euros with two decimals, such as 12.50")]
 Month = Annotated[str, Field(pattern=r"^\d{4}-\d\d$", description="Year and month, such as 2025-03")]
 
@@ -47,7 +47,7 @@ class OrderSummary(BaseModel):
 
 
 class FoundOrders(BaseModel):
-    found: int = Field(description="How many orders match; more than are listed when the limit cut them off")
+    found: int = Field(description="How many orders match. With a limit, fewer may be listed")
     orders: list[OrderSummary]
 
 
@@ -86,7 +86,7 @@ class MonthRevenue(BaseModel):
 
 
 class MonthSales(MonthRevenue):
-    best_seller: str | None = Field(description="The product sold most often, if any was")
+    best_seller: str | None = Field(description="The product that was sold most often, if any")
 
 
 class SalesReport(BaseModel):

@@ -1,4 +1,4 @@
-"""Tests of the shop's MCP tools: in this process, with the test's own database, as any user."""
+"""Tests of the shop's MCP tools, in this process, with the test's database, as any user."""
 
 from django.contrib.admin.models import LogEntry
 from django.contrib.auth.models import Permission, User

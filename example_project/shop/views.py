@@ -6,7 +6,7 @@ from .models import Order
 
 
 def order_list(request: HttpRequest) -> HttpResponse:
-    """All orders, newest first, or those of one `?status=`."""
+    """All orders, newest first, or the orders with one `?status=`."""
     orders = Order.objects.with_details()
     status = request.GET.get("status")
     if status:
@@ -22,5 +22,5 @@ def order_detail(request: HttpRequest, number: int) -> HttpResponse:
 
 
 def healthz(request: HttpRequest) -> HttpResponse:
-    """Say that the process answers, without asking the database."""
+    """Show that the process answers, without a database query."""
     return HttpResponse("ok", content_type="text/plain")

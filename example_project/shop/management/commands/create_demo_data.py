@@ -1,4 +1,4 @@
-"""Fill the shop with the same made-up year of orders on every machine."""
+"""Fill the shop with one invented year of orders, the same on every machine."""
 
 import os
 from datetime import UTC, datetime, timedelta
@@ -15,7 +15,7 @@ from django.utils.text import slugify
 
 from example_project.shop.models import Customer, Order, OrderLine, Product
 
-# Fixed, not "today": the same orders, dates and totals for everybody, so that docs and tests can name them.
+# Fixed dates, so that documents and tests can name orders, dates and totals.
 YEAR_START = datetime(2025, 1, 1, tzinfo=UTC)
 YEAR_END = datetime(2026, 1, 1, tzinfo=UTC)
 ORDERS = 300
@@ -36,7 +36,7 @@ PRODUCTS = [
 ]
 PLACES = ["Harbour", "Station", "Old Town", "Riverside", "Market", "Garden", "Lighthouse", "Mill Lane"]
 KINDS = ["Café", "Bakery", "Bistro", "Tearoom", "Hotel"]
-# How likely each status is, in percent.
+# The share of each status, in percent.
 RECENT = {Order.Status.OPEN: 50, Order.Status.PAID: 25, Order.Status.SHIPPED: 25}
 OLDER = {
     Order.Status.SHIPPED: 84,
@@ -44,7 +44,7 @@ OLDER = {
     Order.Status.CANCELLED: 8,
     Order.Status.REFUNDED: 4,
 }
-# Who may do what. The users have no password, so that nobody can log in as one of them by knowing this file.
+# The permissions of each role. The users have no password, because everybody can read this file.
 CLERK = ["view_order", "view_customer", "view_product", "change_product", "cancel_order"]
 ROLES = {"clerk": CLERK, "manager": [*CLERK, "change_order", "change_customer", "refund_order"]}
 
@@ -53,7 +53,7 @@ class Command(BaseCommand):
     help = "Creates demo products, customers and orders in an empty shop, and a user for each role."
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument("--reset", action="store_true", help="first delete all that is in the shop")
+        parser.add_argument("--reset", action="store_true", help="first delete everything in the shop")
         parser.add_argument("--demo-user", action="store_true", help="give the user demo a new password, and print it")
 
     @transaction.atomic
@@ -63,7 +63,7 @@ class Command(BaseCommand):
             for model in (Order, Customer, Product):  # in this order: customers and products are protected
                 model._default_manager.all().delete()
         if any(model._default_manager.exists() for model in (Order, Customer, Product)):
-            self.stdout.write("The shop is not empty: nothing to do (--reset deletes what is there first).")
+            self.stdout.write("The shop is not empty, so nothing was created. --reset deletes everything first.")
         else:
             self.create(Random(1))
             self.stdout.write(
@@ -108,7 +108,7 @@ class Command(BaseCommand):
 
 
 def create_users() -> None:
-    """A group for each role with a user in it, where they are not there yet."""
+    """Create a group for each role, with one user, unless they exist."""
     for role, codenames in ROLES.items():
         group, is_new = Group.objects.get_or_create(name=role)
         if is_new:
@@ -128,6 +128,6 @@ def create_demo_user() -> str:
 
 
 def pick_status(random: Random, when: datetime) -> Order.Status:
-    """Pick a likely status: recent orders are still under way, older ones mostly shipped."""
+    """Choose a likely status: recent orders are often open, older orders are mostly shipped."""
     weights = RECENT if when > YEAR_END - timedelta(days=30) else OLDER
     return random.choices(list(weights), list(weights.values()))[0]
