@@ -1,4 +1,4 @@
-"""Everything side by side: one command, one table.
+"""All benchmarks: one command, one table.
 
 python -m bench                 # all parts
 python -m bench --write         # and write docs/benchmarks.md with its plots

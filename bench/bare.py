@@ -12,7 +12,7 @@ app = served.sdk_server().streamable_http_app(**served.OPTIONS, json_response=os
 
 
 class Started:
-    """Daphne speaks no lifespan, without which the SDK's application serves nothing: the first request starts it."""
+    """The SDK's application needs the ASGI lifespan, which Daphne does not support: the first request starts it."""
 
     def __init__(self) -> None:
         self._started: asyncio.Future[None] | None = None

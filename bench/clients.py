@@ -1,7 +1,7 @@
-"""A client that costs the machine as little as may be: requests made once, answers looked at as bytes.
+"""A client that needs little CPU time: requests are prepared once, and answers are checked as bytes.
 
-It runs in a process of its own. A whole request and answer take it some 50 microseconds, of another core than the
-server's: the slowest server here takes forty times as long, the fastest five times.
+It runs in a process of its own, on another core than the server. It needs about 50 microseconds for a request and its
+answer. The slowest server here needs forty times as long, the fastest five times.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def request_bytes(method: str, path: str, headers: dict[str, str], message: dict
 def post(
     message: dict[str, Any], session: str | None = None, path: str = "/mcp", headers: dict[str, str] | None = None
 ) -> bytes:
-    """A POST of a JSON-RPC message: of a modern client if it has ``_meta``, else of an older one."""
+    """A POST of a JSON-RPC message: of protocol 2026-07-28 if it has ``_meta``, otherwise of an older client."""
     return request_bytes("POST", path, {**headers_of(message, session), **(headers or {})}, message)
 
 
@@ -55,7 +55,7 @@ class Connection(asyncio.Protocol):
         return connection
 
     async def exchange(self, request: bytes) -> bytes:
-        """Send a request; its whole answer.
+        """Send a request; return the whole answer.
 
         Raises:
             ConnectionError: the server has closed the connection.
@@ -65,7 +65,7 @@ class Connection(asyncio.Protocol):
         return await self._waiting
 
     def send(self, request: bytes) -> None:
-        """Send a request whose answer nobody waits for."""
+        """Send a request without waiting for the answer."""
         if self._transport is None or self._transport.is_closing():
             raise ConnectionResetError("the server has closed the connection")
         self._transport.write(request)
@@ -102,7 +102,7 @@ class Connection(asyncio.Protocol):
 
 
 async def open_connections(address: str, number: int, kind: type[Connection] = Connection) -> AsyncIterator[Connection]:
-    """So many connections, no faster than the server accepts them.
+    """Open so many connections, no faster than the server accepts them.
 
     Past its backlog (50, Daphne's) the system drops the packet that opens a connection, and repeats it a second later.
     """
@@ -115,7 +115,7 @@ async def open_connections(address: str, number: int, kind: type[Connection] = C
 
 
 async def open_session(connection: Connection, headers: dict[str, str] | None = None) -> str:
-    """Shake hands as an older client; the session's id."""
+    """Open a session as an older client; return its id."""
     answer = await connection.exchange(post(INITIALIZE, headers=headers))
     found = re.search(rb"(?i)\r\nmcp-session-id: (\S+)\r\n", answer)
     if found is None:
@@ -127,7 +127,7 @@ async def open_session(connection: Connection, headers: dict[str, str] | None = 
 
 @dataclass(frozen=True)
 class Turn:
-    """What a side has shown in one turn."""
+    """The measurements of one side in one turn."""
 
     latencies: list[float]
     took: float
@@ -138,7 +138,7 @@ class Turn:
 
 
 class Load:
-    """Connections to one server that keep it busy, each with the next request as soon as it has its answer.
+    """Connections that keep one server busy: each sends its next request when it has its answer.
 
     Args:
         connections: each with the request that it repeats.
@@ -169,7 +169,7 @@ class Load:
 
 @contextmanager
 def _without_garbage_collection() -> Iterator[None]:
-    """The client's own pauses are no latency of the server."""
+    """Pauses of the client must not count as latency of the server."""
     gc.collect()
     gc.disable()
     try:

@@ -1,9 +1,9 @@
-"""What sessions and streams cost that nobody uses at the moment: memory, and the speed of the calls of others.
+"""The cost of idle sessions and streams: memory, and slower calls of other clients.
 
     python -m bench.idle
 
-Daphne serves both sides, event streams as the answers. The memory is what the process holds more than before, by each
-session or stream; with one alone, that is little more than what it happens to allocate in between.
+Daphne serves both sides, with event streams as answers. The memory is the growth of the process for each session or
+stream. With a single one, it is little more than noise.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ AT_ONCE = 16
 SPEED = Promise(0.9)
 SPARE_DESCRIPTORS = 200
 MOST_SUBSCRIPTIONS = 1_024
-"""The SDK's own bound."""
+"""The limit of the SDK."""
 
 
 def measure(effort: Effort) -> Results:
     levels = tuple(effort.number(level) for level in LEVELS)
-    allow_descriptors(2 * max(levels) + SPARE_DESCRIPTORS)  # both sides have so many connections to this client
+    allow_descriptors(2 * max(levels) + SPARE_DESCRIPTORS)  # each side has so many connections to this client
     results = asyncio.run(_sessions(levels, effort))
     results.add(asyncio.run(_subscriptions([level for level in levels if level <= MOST_SUBSCRIPTIONS])))
     return results
@@ -82,7 +82,7 @@ async def _subscriptions(levels: list[int]) -> Results:
 
 
 async def _speed(one: Peer, many: Peer, level: int, modern: bool, effort: Effort) -> Row:
-    """Calls a second with so many idle sessions, against a process of the same kind with a single one."""
+    """Calls a second with so many idle sessions, against the same kind of process with one session."""
     loads = {"ours": await many.load(modern), "theirs": await one.load(modern)}
     number = effort.number(REQUESTS)
     for load in loads.values():
@@ -111,7 +111,7 @@ def _memory(what: str, grown: dict[str, dict[int, int]]) -> Results:
 
 
 class Peer:
-    """One server process, what is open at it, and how much its memory has grown."""
+    """One server process, its open sessions and streams, and the growth of its memory."""
 
     def __init__(self, served: Served) -> None:
         self._served = served
@@ -126,14 +126,14 @@ class Peer:
         self.begin_anew()
 
     def begin_anew(self) -> None:
-        """From here on, it is seen how much the process grows."""
+        """Measure the growth of the process from now on."""
         self._before = resident_memory(self._served.process.pid)
 
     def grown(self) -> int:
         return resident_memory(self._served.process.pid) - self._before
 
     async def load(self, modern: bool = False) -> Load:
-        """Calls of either generation; of the older one, each connection has a session, opened the first time."""
+        """Calls of either protocol generation. For older clients, each connection opens a session first."""
         if not self._calling:
             self._calling = [await Connection.open(self._served.address) for _ in range(AT_ONCE)]
             self._requests = [
@@ -144,7 +144,7 @@ class Peer:
         return Load(list(zip(self._calling, requests, strict=True)), b"round trip")
 
     async def open_sessions(self, number: int) -> None:
-        """Have so many idle sessions."""
+        """Open so many idle sessions."""
 
         async def open_some(left: Iterator[int]) -> None:
             connection = await Connection.open(self._served.address)
@@ -156,7 +156,7 @@ class Peer:
         await asyncio.gather(*(open_some(left) for _ in range(AT_ONCE)))
 
     async def open_streams(self, number: int) -> None:
-        """Have the standing streams of so many sessions open."""
+        """Open a GET stream for each of so many sessions."""
         sessions = self._sessions[len(self._standing) : number]
         await self._stand([request_bytes("GET", "/mcp", headers_of({"method": ""}, session)) for session in sessions])
 
@@ -166,13 +166,13 @@ class Peer:
     async def _stand(self, requests: list[bytes]) -> None:
         connections = [each async for each in open_connections(self._served.address, len(requests))]
         for connection, request in zip(connections, requests, strict=True):
-            # Not waited for: Daphne itself keeps the headers of a stream back until its first event.
+            # Not awaited: Daphne alone sends the headers of a stream with its first event.
             connection.send(request)
         self._standing += connections
         await self._settled()
 
     async def _settled(self) -> None:
-        """Return once what was sent has been received: a call that comes after it has been answered."""
+        """Return when the server has received everything: when a later call has been answered."""
         await (await self.load()).turn(2 * AT_ONCE)
         await asyncio.sleep(1)
 

@@ -1,7 +1,7 @@
-"""How every part measures: both sides in turns, several rounds, the ratio taken within each round.
+"""How each part measures: both sides in turns, several rounds, one ratio for each round.
 
-What counts are the ratios: the absolute numbers are the machine's, and whatever else it does at the moment meets
-both sides of a round alike.
+Look at the ratios. The absolute figures depend on the machine. Other load on the machine affects both sides of a
+round in the same way.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ PACKAGES = ("mcp", "Django", "channels", "daphne", "Twisted", "uvicorn", "asgire
 
 @dataclass(frozen=True)
 class Promise:
-    """What a ratio is to be."""
+    """The ratio that is promised."""
 
     ratio: float
     at_most: bool = False
@@ -55,7 +55,7 @@ class Row:
 
 @dataclass
 class Results:
-    """What a part has found out: lines of the table, the series of its plots, what it ran."""
+    """The results of a part: lines of the table, series for the plots, and the commands that it ran."""
 
     rows: list[Row] = field(default_factory=list)
     series: dict[str, Any] = field(default_factory=dict)
@@ -69,7 +69,7 @@ class Results:
 
 @dataclass(frozen=True)
 class Effort:
-    """How much is measured. The quick one shows that everything works; its figures are not worth much."""
+    """How much is measured. A quick run shows that everything works; do not use its figures."""
 
     quick: bool = False
 
@@ -81,7 +81,7 @@ class Effort:
 
 
 def in_turns(sides: Iterable[str], round_number: int) -> list[str]:
-    """The order of the sides in a round: whoever is first in one is last in the next."""
+    """The order of the sides in a round. The first side of one round is the last of the next."""
     order = list(sides)
     return order if round_number % 2 else order[::-1]
 
@@ -96,7 +96,7 @@ def row(
     theirs: str = "theirs",
     promise: Promise | None = None,
 ) -> Row:
-    """The medians over the rounds, and the median of the ratios that the rounds have."""
+    """The median of each side, and the median of the rounds' ratios."""
     return Row(
         part,
         case,
@@ -119,7 +119,7 @@ def resident_memory(pid: int) -> int:
 
 
 def cpu_seconds(pid: int) -> float:
-    """How long a process has had a core so far."""
+    """The CPU time of a process so far, in seconds."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
@@ -138,7 +138,7 @@ def allow_descriptors(number: int) -> None:
 
 
 def machine() -> str:
-    """What it was measured on and with."""
+    """The machine and the versions."""
     lines = Path("/proc/cpuinfo").read_text().splitlines()
     model = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
     cores = f"{len(os.sched_getaffinity(0))} cores {model or platform.machine()}, {platform.system()}"

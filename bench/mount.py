@@ -2,9 +2,10 @@
 
     python -m bench.mount
 
-Daphne is run by ``runmcp`` on our side, by its own command on the other. Two generations of clients, answers as
-JSON and as an event stream, and two server classes on our side: an MCPServer of the SDK, as on the other side, shows
-what the mount costs; an ``mcp_serving.MCPServer`` what the mount and Django's ways cost together.
+``runmcp`` runs Daphne on our side, and Daphne's own command on the other. There are two protocol generations, answers
+as JSON and as an event stream, and two server classes on our side. An MCPServer of the SDK, as on the other side,
+shows the cost of the mount. An ``mcp_serving.MCPServer`` shows the cost of the mount, users, permissions and threads
+together.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from tests.support.harness import call
 
 ROUNDS = 13
 REQUESTS = 800
-"""Of each side in each round: eight are slower than the p99."""
+"""For each side in each round. Eight of them are slower than the p99."""
 AT_ONCE = 16
 GENERATIONS = ("2026-07-28", "2025-11-25")
 RATE = Promise(0.95)
@@ -50,7 +51,7 @@ async def load_of(side: str, served: Served, generation: str, json_response: boo
     if side == "hello":
         return Load([(each, get("/")) for each in connections], b"hello")
     modern = generation == GENERATIONS[0]
-    # An older client gets an event stream for any call, a modern one where there is progress to report.
+    # An older client gets an event stream for every call, a client of 2026-07-28 only for a tool with progress.
     message = call(1, "report" if modern and not json_response else "echo", modern=modern, text="round trip")
     if modern and not json_response:
         message["params"]["_meta"] = {**message["params"]["_meta"], "progressToken": 1}

@@ -1,4 +1,4 @@
-"""The same MCP server behind a StreamableHTTPHandler, in a Channels router beside Django."""
+"""The same MCP server behind a StreamableHTTPHandler, in a Channels router next to Django."""
 
 from __future__ import annotations
 

@@ -1,9 +1,8 @@
-"""Requests a second of a sync tool with one query, beside a Django view with the same query.
+"""Requests a second of a sync tool with one query, against a Django view with the same query.
 
     python -m bench.orm
 
-Both are served by one Daphne process, on a PostgreSQL of the benchmark's own; the same client takes turns
-between them.
+One Daphne process serves both, with a private PostgreSQL. One client measures them in turns.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ def _measure(postgres: PostgreSQL, max_age: int, effort: Effort) -> Results:
         "TEST_MCP_SERVING": json.dumps(
             {"SERVER": "bench.orm_project.server", "HTTP_SERVER": "bench.orm_project.build_daphne"}
         ),
-        "TEST_DEBUG": "0",  # with DEBUG, Django remembers every query
+        "TEST_DEBUG": "0",  # with DEBUG, Django stores every query
     }
     with serving_http(env=env) as (_, address):
         return asyncio.run(_compare(address, max_age, effort))

@@ -16,7 +16,7 @@ CAPTIONS = {
 }
 
 _COLORS = {"ours": "#0b6e4f", "theirs": "#b0632c"}
-"""Dark enough for each other, in grey too."""
+"""They differ in grey too."""
 
 
 def draw(results: Results, folder: Path) -> None:

@@ -1,9 +1,9 @@
-"""Where the time of a call through the mount goes: the server's stacks, sampled while it is busy.
+"""Where a call through the mount spends its time: the stacks of a busy server are sampled.
 
     python -m bench.profile
 
-A sample counts for whoever's code is innermost in it: a cancel scope of anyio's, or a dictionary, for the function
-that wanted it. Not a part of the table: it says why a ratio is what it is.
+A sample counts for the innermost function of a package: the time of an anyio cancel scope, or of a dictionary, counts
+for the function that used it. This is not a part of the table. It explains the ratios.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def _show(stacks: Counter[str]) -> None:
 
 
 def _innermost(stack: str) -> tuple[str, str]:
-    """Whose code is innermost, and in which file it is."""
+    """The package and the file of the innermost code."""
     for frame in reversed(stack.split(";")):
         place = frame.partition(" (")[2]
         package = PACKAGE.search(place)

@@ -1,4 +1,4 @@
-"""Django code that tells of changes, in a process that serves nothing: so many for each line of standard input."""
+"""Publishes notifications, in a process that serves nothing: so many for each line of standard input."""
 
 from __future__ import annotations
 

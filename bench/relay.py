@@ -1,9 +1,9 @@
-"""Calls in sessions of several workers: any worker has them, against sticky routing, and against the worker's own.
+"""Calls in sessions of several workers: at any worker, with sticky routing, and at the session's own worker.
 
     python -m bench.relay
 
-Each worker is a ``runmcp`` of its own, all on one Redis; nginx stands in front as it would in production. What passes
-through Redis is what Redis counts.
+Each worker is a ``runmcp`` process. All share one Redis, and nginx is in front of them, as in production. Redis itself
+counts its messages, commands and bytes.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tests.support.private_redis import Redis, running_redis
 from tests.support.workers import Worker, proxied, started
 
 RUNS = [(1, "core"), (2, "core"), (2, "pubsub"), (4, "core"), (4, "pubsub")]
-"""How many workers, on which of channels_redis' layers."""
+"""The numbers of workers, for each channel layer of channels_redis."""
 QUICK_RUNS = [(2, "pubsub")]
 ROUNDS = 7
 REQUESTS = 240
@@ -31,7 +31,7 @@ AT_ONCE = 16
 KEPT = 32
 """Idle connections that nginx keeps to the workers."""
 CLIENT = "X-Client"
-"""What sticky routing goes by. Not the session's id: the request that opens a session has none yet."""
+"""The key of sticky routing. The session id does not work: the request that opens a session has none yet."""
 WAYS = {
     "round robin": "any worker, through nginx",
     "sticky": "the same worker each time, through nginx",
@@ -98,7 +98,7 @@ async def _compare(
 
 
 async def _load(way: str, workers: list[Worker], proxies: dict[str, str], at_once: int) -> Load:
-    """Connections, each with a session that it opened where its requests go, or at another worker's."""
+    """Connections, each with a session: opened at the worker that gets its requests, or at another worker."""
     connections = []
     for index in range(at_once):
         owner = workers[index % len(workers)].address
@@ -130,7 +130,7 @@ def _rows(case: str, rounds: list[dict[str, Turn]], ours: str, theirs: str) -> l
 
 
 async def _costs(case: str, relayed: Load, local: Load, calls: int, workers: list[Worker], redis: Redis) -> list[Row]:
-    """What a relayed call has Redis do, as Redis counts it, and what it takes of the cores, against a local one."""
+    """The work of Redis for a relayed call, as Redis counts it, and the CPU time, against a local call."""
     costs: dict[str, dict[str, float]] = {}
     with redis.client() as client:
         for way, load in (("relayed", relayed), ("local", local)):

@@ -8,16 +8,16 @@ from typing import Any
 from mcp.server.mcpserver import Context, MCPServer
 
 OPTIONS: dict[str, Any] = {"max_sessions": None, "session_idle_timeout": None}
-"""Of both sides: five thousand sessions are to stay."""
+"""For both sides: 5,000 sessions must stay open."""
 
 
 def sdk_server() -> MCPServer[Any]:
-    """With the SDK's own class; it logs nothing for each request, as Django's ways would have it."""
+    """A server of the SDK's own class, without a log line for each request."""
     return declared_on(MCPServer("bench", log_level="WARNING"))
 
 
 def django_server() -> MCPServer[Any]:
-    """With the class of this package, which knows Django."""
+    """A server of this package's class."""
     from mcp_serving import MCPServer as DjangoMCPServer
 
     return declared_on(DjangoMCPServer("bench"))
@@ -33,7 +33,7 @@ def declared_on(server: MCPServer[Any]) -> MCPServer[Any]:
 
     @server.tool()
     async def report(text: str, ctx: Context) -> str:
-        """Reports progress, so that the answer of a modern client, too, is an event stream."""
+        """Reports progress, so that a client of 2026-07-28 gets an event stream too."""
         await ctx.report_progress(1, 2)
         return text
 
@@ -63,6 +63,6 @@ def declared_on(server: MCPServer[Any]) -> MCPServer[Any]:
 
 
 async def hello(scope: Any, receive: Any, send: Any) -> None:
-    """The least that an ASGI application can answer."""
+    """The smallest answer of an ASGI application."""
     await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"5")]})
     await send({"type": "http.response.body", "body": b"hello"})

@@ -1,4 +1,4 @@
-"""The web servers of the benchmarks, each a process of its own: ours, the SDK's application, a bare "hello"."""
+"""The web servers of the benchmarks, each in a process of its own: ours, the SDK's application, a bare "hello"."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.harness import DEADLINE, MANAGE, Process, environment, reserv
 WEB_SERVERS = ("Daphne", "uvicorn")
 
 _APPLICATIONS = {
-    # The handler around an SDK MCPServer, and around one of ours; the SDK's application; the least there can be.
+    # The handler with an SDK MCPServer, the handler with one of ours, the SDK's application, the smallest application.
     "plain": "bench.mounted:application",
     "django": "bench.mounted:application",
     "bare": "bench.bare:app",
@@ -29,7 +29,7 @@ class Served:
     process: Process
     address: str
     command: str
-    """As one would type it."""
+    """The command as one would type it."""
 
 
 @contextmanager
@@ -46,7 +46,7 @@ def serving(web_server: str, side: str, *, json_response: bool = False) -> Itera
 
 def _command(web_server: str, side: str, port: int) -> tuple[list[str], dict[str, str]]:
     if web_server == "uvicorn":
-        # A connection waits while the other sides have their turns: longer than uvicorn's five seconds.
+        # A connection is idle while the other sides are measured, for longer than uvicorn's default of five seconds.
         quiet = ["--no-access-log", "--log-level", "warning", "--timeout-keep-alive", "600"]
         return [sys.executable, "-m", "uvicorn", *quiet, "--port", str(port), _APPLICATIONS[side]], {}
     if side in ("plain", "django"):
@@ -56,7 +56,7 @@ def _command(web_server: str, side: str, port: int) -> tuple[list[str], dict[str
             "TEST_ENDPOINTS": tcp(port),
         }
     application = {"bare": "bench.bare:for_daphne"}.get(side, _APPLICATIONS[side])
-    # Without the access log, which a Daphne server has only where somebody asks for it.
+    # Without an access log, which a Daphne server has only if it is configured.
     return [sys.executable, "-m", "daphne", "-v", "0", "-b", "127.0.0.1", "-p", str(port), application], {}
 
 

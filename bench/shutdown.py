@@ -1,9 +1,9 @@
-"""How a shutdown ends: calls that are in flight when the signal comes, and are done a second after it.
+"""How a shutdown ends: calls are in flight when the signal arrives, and need another second.
 
     python -m bench.shutdown
 
-What counts is that no answer is lost, and how long after the last of them the process is gone. Of the other side,
-uvicorn waits for the answers, and Daphne by itself cancels the calls.
+It measures how many answers are lost, and the time from the last answer to the end of the process. On the other side,
+uvicorn waits for the answers, and Daphne alone cancels the calls.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ async def _until_in_flight(asking: Connection, number: int) -> None:
 
 
 async def _answered(connection: Connection, request: bytes) -> float | None:
-    """When the answer has come; None if it has not."""
+    """The time of the answer; None if there was none."""
     try:
         async with asyncio.timeout(PATIENCE):
             answer = await connection.exchange(request)
@@ -105,7 +105,7 @@ async def _answered(connection: Connection, request: bytes) -> float | None:
 
 
 def _exit(process: Process) -> tuple[int, float]:
-    """Its status, and when it was gone."""
+    """The exit status, and the time of the end."""
     status = process.popen.wait(PATIENCE)
     return status, time.perf_counter()
 

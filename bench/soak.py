@@ -1,9 +1,9 @@
-"""A long run against the test project: does anything stay behind?
+"""A long run against the test project: is everything released?
 
     python -m bench.soak
 
 Calls of both protocol generations, sessions opened and deleted, sessions opened and abandoned to the idle
-timeout, and streams opened and cut. Afterwards the process has to be where it was after a warm-up: memory
+timeout, and streams opened and cut. Afterwards the process must be as it was after a warm-up: memory
 within 10 MB, and as many tasks, threads and file descriptors.
 """
 
@@ -20,18 +20,18 @@ from tests.support.harness import call, serving_http
 from tests.support.http_client import Clients, Connection, listen, routing
 
 CLIENTS = 16
-"""So many work at the same time."""
+"""The number of clients at the same time."""
 
 IDLE_TIMEOUT = 1.0
 """Seconds until the server drops an abandoned session."""
 
 MEMORY = 10_000_000
-"""Bytes that it may have grown by."""
+"""Bytes by which the process may grow."""
 
 
 @dataclass(frozen=True)
 class Load:
-    """How many of each."""
+    """The number of each."""
 
     calls: int = 20_000
     sessions: int = 2_000
@@ -44,7 +44,7 @@ class Load:
 
 @dataclass(frozen=True)
 class Internals:
-    """What the process under test says about itself."""
+    """The measurements of the process under test."""
 
     tasks: int
     threads: int
@@ -81,7 +81,7 @@ async def apply(load: Load, address: str) -> None:
 
 
 async def settled(address: str, before: Internals, timeout: float = 30.0) -> Internals:
-    """Where the process is once the idle timeout has dropped what was abandoned."""
+    """The measurements after the idle timeout has ended the abandoned sessions."""
     end = time.monotonic() + timeout
     while True:
         now = await Internals.of(address)
@@ -91,7 +91,7 @@ async def settled(address: str, before: Internals, timeout: float = 30.0) -> Int
 
 
 async def soak(address: str, load: Load, warm_up: Load) -> tuple[Internals, Internals]:
-    """What the process is before and after the load."""
+    """The measurements before and after the load."""
     await _fill_the_thread_pool(address)
     idle = await Internals.of(address)
     await apply(warm_up, address)
@@ -112,7 +112,7 @@ def problems(before: Internals, after: Internals) -> list[str]:
 
 
 async def _each(number: int, address: str, work: Callable[[Clients, Connection, int], Awaitable[None]]) -> None:
-    """Do the work that many times, shared among the clients, each on its kept-alive connection."""
+    """Do the work that many times, shared by the clients, each on one connection."""
     numbers = iter(range(number))
 
     async def client() -> None:

@@ -1,9 +1,9 @@
-"""What a client waits for: from the start of a process to its first answer. And what the app adds to others' starts.
+"""The time from the start of a process to its first answer, and the time that the app adds to other commands.
 
     python -m bench.startup
 
-An MCP client of the desktop starts ``runmcp`` anew each time. It has to import Django and the SDK, whatever it does:
-that alone is the other side.
+A desktop client starts ``runmcp`` each time. The command must import Django and the SDK in any case. This import
+alone is the other side.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def measure(effort: Effort) -> Results:
 
 
 def _until_lines(command: list[str], number: int, server: str) -> float:
-    """Seconds from its start until so many lines have come, with a client's greeting waiting for it."""
+    """Seconds from the start until so many lines have arrived. The client's first messages are already waiting."""
     started = time.perf_counter()
     with subprocess.Popen(
         command,

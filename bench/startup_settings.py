@@ -1,4 +1,4 @@
-"""What ``startproject`` writes, as far as it takes part in a start, with this app or without it."""
+"""The settings of ``startproject`` that matter for the start, with or without this app."""
 
 import os
 

@@ -1,9 +1,9 @@
-"""Round trips a second over stdio: ``runmcp`` beside the SDK's own ``run("stdio")``.
+"""Round trips a second over stdio: ``runmcp``, against the SDK's own ``run("stdio")``.
 
     python -m bench.stdio
 
-Both serve the same server object and run at the same time; the same client, which handles bytes only, takes turns
-between them.
+Both serve the same server object, and run at the same time. One client, which handles bytes only, measures them in
+turns.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def line_of(message: dict[str, Any]) -> bytes:
 
 
 class Peer:
-    """One server process, talked to in bytes through its pipes."""
+    """One server process, with its pipes."""
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         assert process.stdin is not None
@@ -61,7 +61,7 @@ class Peer:
         return calls / (time.perf_counter() - started)
 
     def _answers(self) -> int:
-        """Wait for answers; how many have come."""
+        """Wait for answers; return their number."""
         data = os.read(self._from, 65536)
         if not data:
             raise RuntimeError("the server has closed its standard output")
