@@ -225,7 +225,7 @@ class StreamableHTTPHandler:
         elif (started := await self._started()) is None:
             await _NOT_STARTED(scope, receive, send)
         else:
-            await _serve_mcp(started.sessions, scope, receive, send)
+            await _serve_mcp(started.mcp_endpoint, scope, receive, send)
 
     def _refusal(self, scope: Scope) -> Refusal | None:
         """Why a request is refused before anybody looks at its caller; None if it is not."""

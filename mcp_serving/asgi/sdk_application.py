@@ -12,6 +12,7 @@ from starlette.routing import Route
 from mcp_serving import sdk
 from mcp_serving.sessions.manager import Sessions
 from mcp_serving.sessions.resumable_events import SessionEvents
+from mcp_serving.web_servers.request_body import ValueLimitMiddleware
 
 if TYPE_CHECKING:
     from mcp.server.auth.settings import AuthSettings
@@ -40,7 +41,7 @@ class SDKApplication:
         self.other_routes.debug = self.other_routes.debug and settings.DEBUG
         self._manager = mcp.session_manager
         self.sessions = Sessions(self._manager, limits)
-        """Serves the MCP endpoint."""
+        self.mcp_endpoint = ValueLimitMiddleware(self.sessions, self.max_body_size)
 
     @property
     def routes(self) -> list[Route]:

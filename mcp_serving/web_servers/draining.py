@@ -12,7 +12,7 @@ from mcp.server.streamable_http import MCP_SESSION_ID_HEADER
 from mcp.server.streamable_http_manager import DEFAULT_MAX_REQUEST_BODY_SIZE
 from mcp_types import JSONRPCRequest, jsonrpc_message_adapter
 
-from mcp_serving.web_servers.request_body import read_body, with_body
+from mcp_serving.web_servers.request_body import MAX_VALUES, has_more_values, read_body, with_body
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope
@@ -34,7 +34,7 @@ async def _message_without_request(scope: Scope, receive: Receive) -> Receive | 
     if scope["method"] != "POST" or not _has_session(scope):
         return None
     body = await read_body(receive, DEFAULT_MAX_REQUEST_BODY_SIZE)
-    if body is None or _is_request(body):
+    if body is None or has_more_values(body, MAX_VALUES) or _is_request(body):
         return None
     return with_body(body, receive)
 
