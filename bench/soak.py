@@ -17,7 +17,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from tests.support.harness import call, serving_http
-from tests.support.http_client import Clients, Connection, listen, routing
+from tests.support.http_client import Clients, Connection, listen
+from tests.support.raw_http import routing
 
 CLIENTS = 16
 """The number of clients at the same time."""

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -36,8 +35,8 @@ __all__ = [
     "pytest_xdist_make_scheduler",
 ]
 
-# Where the tests run in the background of a script, or under nohup, these are ignored, also in every child:
-# `runmcp` would leave them so, rightly. The tests are about a process that gets them.
+# In the background of a script, and under nohup, these signals are ignored, also in every child process. `runmcp`
+# leaves an ignored signal ignored. The tests need processes that get it.
 for number in (signal.SIGINT, signal.SIGHUP):
     if signal.getsignal(number) is signal.SIG_IGN:
         signal.signal(number, signal.SIG_DFL if number is signal.SIGHUP else signal.default_int_handler)
@@ -50,7 +49,7 @@ def notes(tmp_path: Path) -> Notes:
 
 @pytest.fixture(scope="session")
 def shop(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """The environment of the example project, with its demo data in a database of its own."""
+    """The environment of the example project; its database is a temporary file with the demo data."""
     env = {
         **os.environ,
         "DJANGO_SETTINGS_MODULE": "example_project.settings",
@@ -68,19 +67,18 @@ def users() -> Iterator[None]:
     in_django.create_users()
     yield
     in_django.close_connections()
-    shutil.rmtree(in_django.DATABASE.parent)
 
 
 @pytest.fixture(scope="module")
 def users_of_its_own(users: None) -> Iterator[None]:
-    """For a module that makes more users, or changes these: what it leaves behind is undone."""
+    """For a module that creates or changes users: its changes are undone at its end."""
     yield
     in_django.restore_users()
 
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory, users: None) -> Iterator[AccessServers]:
-    """A process that serves handlers of which each lets in others; see tests/project/access_asgi.py."""
+    """A process with handlers of different access options; see tests/project/access_asgi.py."""
     from tests.support.access_servers import AccessServers, serving_access_servers
 
     notes = tmp_path_factory.mktemp("site") / "notes"
@@ -90,20 +88,20 @@ def site(tmp_path_factory: pytest.TempPathFactory, users: None) -> Iterator[Acce
 
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[PostgreSQL]:
-    """A PostgreSQL of the tests' own."""
+    """A PostgreSQL that the tests start."""
     with running_postgresql() as server:
         yield server
 
 
 @pytest.fixture(scope="session")
 def redis() -> Iterator[Redis]:
-    """A Redis of the tests' own."""
+    """A Redis that the tests start."""
     with running_redis() as server:
         yield server
 
 
 @pytest.fixture
 def redis_of_its_own() -> Iterator[Redis]:
-    """For a test that stops it."""
+    """A second Redis, for a test that stops it."""
     with running_redis() as server:
         yield server

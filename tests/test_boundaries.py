@@ -74,18 +74,21 @@ PATHS = {_module_of(path): path for path in sorted(PACKAGE.rglob("*.py"))}
 
 
 @cache
-def tree(module: str) -> ast.Module:
-    return ast.parse(PATHS[module].read_text())
+def nodes(module: str) -> list[ast.AST]:
+    return list(ast.walk(ast.parse(PATHS[module].read_text())))
 
 
-def imported_names(module: str) -> Iterator[str]:
+@cache
+def imported_names(module: str) -> list[str]:
     """Every module that a module imports, wherever in it and for types alone too; an imported name with its module."""
-    for node in ast.walk(tree(module)):
+    names: list[str] = []
+    for node in nodes(module):
         if isinstance(node, ast.Import):
-            yield from (name.name for name in node.names)
+            names += (name.name for name in node.names)
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{module} has a relative import"
-            yield from (f"{node.module}.{name.name}" for name in node.names)
+            names += (f"{node.module}.{name.name}" for name in node.names)
+    return names
 
 
 @cache
@@ -177,7 +180,7 @@ def own_names() -> set[str]:
     """Each name that the package itself gives to a function, class, variable, parameter or attribute."""
     names = set()
     for module in PATHS:
-        for node in ast.walk(tree(module)):
+        for node in nodes(module):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
                 names.add(node.name)
             elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
@@ -195,7 +198,7 @@ def own_names() -> set[str]:
 def private_names_of_others(module: str) -> Iterator[str]:
     """Each private attribute or import in a module, unless the package has defined something of this name."""
     own = own_names()
-    for node in ast.walk(tree(module)):
+    for node in nodes(module):
         if isinstance(node, ast.Attribute) and re.match("_[^_]", node.attr) and node.attr not in own | DOCUMENTED:
             yield node.attr
     for name in imported_names(module):
@@ -229,7 +232,7 @@ def test_a_function_has_at_most_50_lines() -> None:
     large = set()
     for module, path in PATHS.items():
         lines = path.read_text().splitlines()
-        for node in ast.walk(tree(module)):
+        for node in nodes(module):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 assert node.end_lineno is not None
                 text = "\n".join(line.strip() for line in lines[node.lineno - 1 : node.end_lineno])

@@ -26,8 +26,9 @@ from tests.support.harness import (
     environment,
     runmcp,
 )
-from tests.support.http_client import Clients, Connection, routing
+from tests.support.http_client import Clients, Connection
 from tests.support.private_redis import Redis
+from tests.support.raw_http import routing
 
 pytestmark = pytest.mark.process
 

@@ -15,7 +15,8 @@ from websockets.asyncio.client import connect as websocket
 from websockets.exceptions import ConnectionClosed
 
 from tests.support.harness import Notes, Process, call, serving_http, text_of
-from tests.support.http_client import Clients, Connection, listen, routing
+from tests.support.http_client import Clients, Connection, listen
+from tests.support.raw_http import routing
 
 pytestmark = pytest.mark.process
 

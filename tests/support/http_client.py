@@ -1,4 +1,4 @@
-"""HTTP/1.1 and MCP over it, byte by byte: a test sees each answer's status, headers, and how it ended."""
+"""Many HTTP/1.1 connections in one event loop. A test sees each response's status, headers, and how it ended."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any, Self
 from urllib.parse import urlsplit
 
 from tests.support.harness import INITIALIZE, INITIALIZED, MODERN_META
+from tests.support.raw_http import ACCEPT
 
 
 @dataclass
@@ -21,7 +22,7 @@ class Answer:
 
     @property
     def messages(self) -> list[dict[str, Any]]:
-        """The JSON-RPC messages in it, whether it is JSON or an event stream."""
+        """The JSON-RPC messages of a body, JSON or an event stream."""
         if self.headers["content-type"].startswith("text/event-stream"):
             return [json.loads(line[6:]) for line in self.body.splitlines() if line.startswith(b"data: {")]
         return [json.loads(self.body)]
@@ -37,10 +38,10 @@ class Connection:
     """Sent with every request."""
 
     async def request(self, method: str, path: str, content: Any = None, **headers: str) -> Answer:
-        """Send a request and read its whole answer, up to a clean end.
+        """Send a request and read the whole response.
 
         Raises:
-            asyncio.IncompleteReadError: the connection ended before the answer did.
+            asyncio.IncompleteReadError: the connection ended before the response did.
         """
         self.send(method, path, content, **headers)
         return await self.answer()
@@ -66,7 +67,7 @@ class Connection:
         return Answer(int(head[0].split()[1]), {k.lower(): v for k, v in (x.split(": ", 1) for x in head[1:] if x)})
 
     async def parts(self, answer: Answer) -> AsyncIterator[bytes]:
-        """A body of a known length, as fast as it is asked for."""
+        """The body of a response with a content length, in pieces."""
         left = int(answer.headers["content-length"])
         while left:
             part = await self.reader.read(min(left, 1_000_000))
@@ -76,7 +77,7 @@ class Connection:
             yield part
 
     async def chunks(self, answer: Answer) -> AsyncIterator[bytes]:
-        """The body as it comes; ends only with the end that HTTP has for it."""
+        """The body in pieces as they arrive, up to the end that HTTP defines."""
         if answer.headers.get("transfer-encoding") != "chunked":
             yield await self.reader.readexactly(int(answer.headers["content-length"]))
             return
@@ -86,7 +87,7 @@ class Connection:
         await self.reader.readexactly(2)
 
     async def events(self, answer: Answer) -> AsyncIterator[dict[str, Any]]:
-        """The JSON-RPC messages of an event stream as they come."""
+        """The JSON-RPC messages of an event stream as they arrive."""
         text = b""
         async for chunk in self.chunks(answer):
             *lines, text = (text + chunk).split(b"\n")
@@ -95,19 +96,16 @@ class Connection:
                     yield json.loads(line[6:])
 
     async def ended(self) -> bytes:
-        """Wait until the server has closed the connection; what still came."""
+        """Wait until the server has closed the connection; returns what it still sent."""
         return await self.reader.read()
 
     def reset(self) -> None:
-        """Leave without a goodbye."""
+        """Reset the connection."""
         self.writer.transport.abort()
 
 
-ACCEPT = "application/json, text/event-stream"
-
-
 class Clients:
-    """Connections to one server; leaving the block drops them all."""
+    """Connections to one server; the end of the block resets them all."""
 
     def __init__(self, address: str) -> None:
         self._address = urlsplit(address)
@@ -120,7 +118,7 @@ class Clients:
         return connection
 
     async def session(self, path: str = "/mcp", *, elicitation: bool = False) -> Connection:
-        """A connection of a 2025-11-25 session, opened on it; ``elicitation`` if its client can be asked."""
+        """A connection with a new session of 2025-11-25; with ``elicitation``, its client can be asked."""
         connection = await self.connect()
         await self.initialize(connection, path, elicitation=elicitation)
         return connection
@@ -150,14 +148,6 @@ class Clients:
         for connection in self._connections:
             with suppress(OSError):
                 await connection.writer.wait_closed()
-
-
-def routing(message: dict[str, Any]) -> dict[str, str]:
-    """The headers that 2026-07-28 asks for beside the message."""
-    headers = {"Mcp_Method": message["method"]}
-    if "name" in message["params"]:
-        headers["Mcp_Name"] = message["params"]["name"]
-    return headers
 
 
 def listen(request_id: int | str = "listen") -> dict[str, Any]:

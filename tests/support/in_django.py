@@ -1,8 +1,10 @@
-"""Django in the process of the tests, with users, in an SQLite database of its own."""
+"""Django in the process of the tests, with users in an SQLite database in a temporary folder."""
 
 from __future__ import annotations
 
+import atexit
 import os
+import shutil
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -10,6 +12,7 @@ from typing import Any
 import django
 
 DATABASE = Path(tempfile.mkdtemp(prefix="mcp-serving-tests-")) / "db.sqlite3"
+atexit.register(shutil.rmtree, DATABASE.parent)
 os.environ["DJANGO_SETTINGS_MODULE"] = "tests.project.settings_with_oauth"  # all apps of the package
 os.environ["TEST_SQLITE"] = str(DATABASE)
 django.setup()
@@ -19,7 +22,7 @@ ENVIRONMENT = {"DJANGO_SETTINGS_MODULE": "tests.project.settings_with_users", "T
 
 
 def create_users() -> None:
-    """ann and bob may nothing; the clerk views users; gone does too but is inactive; root is a superuser."""
+    """ann and bob have no permission. clerk and gone can view users; gone is inactive. root is a superuser."""
     from django.contrib.auth.models import Permission, User
     from django.core.management import call_command
 
@@ -39,7 +42,7 @@ def restore_users() -> None:
 
 
 def user(name: str) -> Any:
-    """As a new request would bring it."""
+    """The user, loaded from the database as for a new request."""
     from django.contrib.auth.models import User
 
     return User.objects.get(username=name)

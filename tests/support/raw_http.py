@@ -1,4 +1,4 @@
-"""HTTP by hand, for what the SDK's client does not show or would not do."""
+"""Blocking HTTP requests, for what the SDK's client does not show or would not send."""
 
 from __future__ import annotations
 
@@ -12,17 +12,14 @@ from urllib.parse import urlsplit
 
 from tests.support.harness import DEADLINE, INITIALIZE, INITIALIZED
 
-BOTH = "application/json, text/event-stream"
+ACCEPT = "application/json, text/event-stream"
 
 
 def headers_of(message: dict[str, Any], session: str | None = None) -> dict[str, str]:
-    """The headers that a client sends with a JSON-RPC message: a modern one with ``_meta``, else an older one."""
-    headers = {"Content-Type": "application/json", "Accept": BOTH}
-    params = message.get("params", {})
-    if "_meta" in params:
-        headers.update({"MCP-Protocol-Version": "2026-07-28", "Mcp-Method": message["method"]})
-        if "name" in params:
-            headers["Mcp-Name"] = params["name"]
+    """The headers that a client sends with a JSON-RPC message; a message with ``_meta`` is one of 2026-07-28."""
+    headers = {"Content-Type": "application/json", "Accept": ACCEPT}
+    if "_meta" in message.get("params", {}):
+        headers.update({"MCP-Protocol-Version": "2026-07-28", **routing(message)})
     elif message["method"] != "initialize":
         headers["MCP-Protocol-Version"] = "2025-11-25"
     if session is not None:
@@ -30,8 +27,16 @@ def headers_of(message: dict[str, Any], session: str | None = None) -> dict[str,
     return headers
 
 
+def routing(message: dict[str, Any]) -> dict[str, str]:
+    """The headers that 2026-07-28 requires in addition to the message."""
+    headers = {"Mcp-Method": message["method"]}
+    if "name" in message["params"]:
+        headers["Mcp-Name"] = message["params"]["name"]
+    return headers
+
+
 class Request:
-    """One request on a connection of its own; the status and headers of its answer are there, its body may not be."""
+    """One request on a connection of its own. The response's status and headers have been read, not its body."""
 
     def __init__(
         self,
@@ -53,7 +58,7 @@ class Request:
             self.answered()
 
     def answered(self) -> HTTPResponse:
-        """The answer, once its headers are there."""
+        """Wait for the headers of the response."""
         self.response = self._connection.getresponse()
         self.seconds = time.monotonic() - self.sent
         self.status = self.response.status
@@ -77,9 +82,9 @@ class Request:
         return fields
 
     def leave(self) -> None:
-        """Close the connection, whatever is under way on it."""
+        """Close the connection, also in the middle of a response."""
         if (raw := self._connection.sock) is not None:
-            with suppress(OSError):  # the server was first
+            with suppress(OSError):  # the server has closed it
                 raw.shutdown(socket.SHUT_RDWR)
         if hasattr(self, "response"):
             self.response.close()
@@ -91,7 +96,7 @@ def post(address: str, path: str, message: dict[str, Any], session: str | None =
 
 
 def open_session(address: str, path: str) -> str:
-    """Shake hands as an older client; the session's id."""
+    """Open a session as a client of 2025-11-25; returns its id."""
     opening = post(address, path, INITIALIZE)
     opening.read()
     session = opening.header("mcp-session-id")
@@ -100,7 +105,7 @@ def open_session(address: str, path: str) -> str:
 
 
 def exchange(address: str, request: bytes) -> bytes:
-    """Send bytes; everything that comes back until the server closes."""
+    """Send bytes; returns everything that the server sends until it closes the connection."""
     parts = urlsplit(address)
     with socket.create_connection((parts.hostname, parts.port), timeout=DEADLINE) as connection:
         connection.sendall(request)
@@ -111,6 +116,6 @@ def exchange(address: str, request: bytes) -> bytes:
 
 
 def status_of(address: str, path: str) -> int:
-    """The status of a GET of a path that is sent exactly as given."""
+    """The status of a GET request; the path is sent exactly as given."""
     answer = exchange(address, f"GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode())
     return int(answer.split(b" ", 2)[1])

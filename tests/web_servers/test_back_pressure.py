@@ -16,8 +16,8 @@ from tests.project.pattern import pattern_of
 from tests.support.asgi_servers import DAPHNE, serving
 from tests.support.daphne_limits import LITTLE, bounded, bounded_over_tls, peak_memory
 from tests.support.harness import Notes, Process, call, serving_http, wait_until
-from tests.support.http_client import Clients, Connection, routing
-from tests.support.raw_http import Request
+from tests.support.http_client import Clients, Connection
+from tests.support.raw_http import Request, routing
 
 pytestmark = [pytest.mark.process, pytest.mark.serial]
 

@@ -19,7 +19,8 @@ from tests.support.asgi_servers import ALL, COMMANDS, serving
 from tests.support.daphne_limits import LITTLE, peak_memory
 from tests.support.documents import DOCS
 from tests.support.harness import MODERN_META, Notes, Process, call, text_of
-from tests.support.http_client import Clients, Connection, listen, routing
+from tests.support.http_client import Clients, Connection, listen
+from tests.support.raw_http import routing
 from tests.web_servers.test_back_pressure import assert_others_are_served, flooding
 
 PAGE = (DOCS / "servers.md").read_text()

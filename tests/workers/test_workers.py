@@ -23,10 +23,10 @@ from mcp_types import CreateMessageRequestParams, CreateMessageResult, TextConte
 from tests.support import in_django
 from tests.support.daphne_limits import LITTLE, resident_memory
 from tests.support.harness import DEADLINE, INITIALIZE, INITIALIZED, Notes, call, text_of, wait_until
-from tests.support.http_client import ACCEPT, Answer, Clients, Connection
+from tests.support.http_client import Answer, Clients, Connection
 from tests.support.nginx import needs_nginx
 from tests.support.private_redis import Redis
-from tests.support.raw_http import Request, headers_of, open_session, post
+from tests.support.raw_http import ACCEPT, Request, headers_of, open_session, post
 from tests.support.workers import Worker, Workers, several, started
 from tests.tools.test_confirmation_processes import MODES, User, answer, ask, cancel, connected
 
