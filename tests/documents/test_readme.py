@@ -35,3 +35,7 @@ def test_the_readme_has_at_most_150_lines_and_the_installation_within_the_first_
     lines = README.read_text().splitlines()
     assert len(lines) <= 150
     assert "$ pip install mcp-serving" in lines[:30]
+
+
+def test_the_architecture_has_at_most_250_lines() -> None:
+    assert len((ROOT / "ARCHITECTURE.md").read_text().splitlines()) <= 250
