@@ -158,7 +158,7 @@ def confirm_cancellation(number: int) -> str:
     return f"Cancel order {number} of {order.customer.name} over € {money(order.total)}?"
 
 
-@server.write_tool(confirm=confirm_cancellation, permission="shop.cancel_order")
+@server.write_tool(confirm=confirm_cancellation, preview=True, permission="shop.cancel_order")
 def cancel_order(number: OrderNumber) -> OrderDetails:
     """Cancel an order that has not been shipped."""
     return move(number, CANCELLABLE, Order.Status.CANCELLED)
@@ -170,7 +170,7 @@ def confirm_refund(number: int, reason: str) -> str:
     return f"Pay € {money(order.total)} for order {number} back to {order.customer.name}, because {reason!r}?"
 
 
-@server.write_tool(confirm=confirm_refund, permission="shop.refund_order")
+@server.write_tool(confirm=confirm_refund, preview=True, permission="shop.refund_order")
 def refund_order(
     number: OrderNumber,
     reason: Annotated[str, Field(min_length=3, max_length=200, description="Why, for the order's history")],

@@ -75,6 +75,7 @@ def load_server(path: str) -> Any:
 
     Raises:
         ImproperlyConfigured: the path cannot be imported, or the callable failed.
+        ImproperlyConfigured: a tool needs a database with transactions, and there is one without.
         InvalidServer: the object is not a server of the SDK.
     """
     from mcp_serving import sdk
@@ -90,6 +91,8 @@ def load_server(path: str) -> Any:
     except InvalidServer as error:
         raise InvalidServer(f"{path!r}: {error}") from None
     discover()
+    if (check := getattr(server, "check_databases", None)) is not None:  # of mcp_serving.MCPServer
+        check()
     return server
 
 

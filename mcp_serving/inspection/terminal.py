@@ -30,7 +30,7 @@ from mcp_types import (
 )
 
 from mcp_serving.inspection.arguments import in_words, parsed
-from mcp_serving.logs import escaped
+from mcp_serving.logs import escaped, escaped_lines
 
 BAR_WIDTH = 24
 
@@ -119,7 +119,7 @@ class Questions:
         return ElicitResult(action="accept", content=content)
 
     def _ask(self, params: ElicitRequestParams) -> ElicitResult:
-        question = escaped(params.message)
+        question = _with_table(escaped_lines(params.message))
         if not isinstance(params, ElicitRequestFormParams):
             question = f"{question}\nOpen {escaped(params.url)} in a browser. Done?"
         answer = self._prompt(f"{question} [y/N] ").strip().lower()
@@ -197,3 +197,12 @@ def as_json(value: Any) -> str:
     """A value of the SDK as its clients receive it."""
     plain = value.model_dump(mode="json", by_alias=True, exclude_none=True)
     return json.dumps(plain, indent=2, ensure_ascii=False)
+
+
+def _with_table(question: str) -> str:
+    """The question, with the changes of a preview below each other in two columns."""
+    lines = question.split("\n")
+    changes = [line.removeprefix("- ").partition(": ") for line in lines if line.startswith("- ")]
+    width = max((len(change) for change, _, values in changes if values), default=0)
+    table = [f"  {change.ljust(width)}  {values}".rstrip() for change, _, values in changes]
+    return "\n".join([*(line for line in lines if not line.startswith("- ")), *table])

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from django.core.exceptions import ImproperlyConfigured
-from django.db import connections, transaction
+from django.db import DatabaseError, connections, transaction
 
 from mcp_serving import current_request
 from mcp_serving.preview.changes import Run, digest
@@ -49,7 +49,6 @@ def attempt(function: Callable[..., Any], /, *, expected: str | None = None, **a
         **arguments: of the function.
 
     Raises:
-        ImproperlyConfigured: a database has no transactions.
         Exception: whatever the function raised; everything is rolled back then.
     """
     done: Attempt | None = None
@@ -57,7 +56,7 @@ def attempt(function: Callable[..., Any], /, *, expected: str | None = None, **a
     with held_mail() as mails:
         try:
             with _transactions():
-                with recording(connections) as recorded, current_request.updated(is_preview=expected is None):
+                with recording(_databases()) as recorded, current_request.updated(is_preview=expected is None):
                     result = function(**arguments)
                 end = datetime.now(UTC)
                 run = Run(start, end, shown_as=end)
@@ -78,15 +77,29 @@ def attempt(function: Callable[..., Any], /, *, expected: str | None = None, **a
 @contextmanager
 def _transactions() -> Iterator[None]:
     with ExitStack() as stack:
-        for alias in connections:
-            _must_have_transactions(alias)
+        for alias in _databases():
             stack.enter_context(transaction.atomic(using=alias))
         yield
 
 
-def _must_have_transactions(alias: str) -> None:
-    if not connections[alias].features.supports_transactions:
-        raise ImproperlyConfigured(
-            f"The database {alias!r} has no transactions, so that a preview cannot be rolled back: use an engine with "
-            "transactions (InnoDB for MySQL), or declare the tool without preview=True."
-        )
+def _databases() -> list[str]:
+    """The databases of the project; a ``default`` that is left empty is none."""
+    return [alias for alias in connections if connections.settings[alias]["ENGINE"] != "django.db.backends.dummy"]
+
+
+def check_transactions(tool: str) -> None:
+    """Refuse databases that cannot roll back.
+
+    Raises:
+        ImproperlyConfigured: names the tool and the database.
+    """
+    for alias in _databases():
+        try:
+            has_transactions = connections[alias].features.supports_transactions
+        except DatabaseError:  # MySQL is asked for it, and may be down
+            continue
+        if not has_transactions:
+            raise ImproperlyConfigured(
+                f"The tool {tool!r} has preview=True, but the database {alias!r} has no transactions and cannot roll a "
+                "preview back. Use an engine with transactions (InnoDB for MySQL), or remove preview=True."
+            )

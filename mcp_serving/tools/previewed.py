@@ -19,7 +19,7 @@ from mcp.server.mcpserver.resolve import CancelledElicitation, DeclinedElicitati
 from mcp_types import ElicitResult
 
 from mcp_serving.preview.attempt import Attempt, attempt
-from mcp_serving.threads import DjangoThreads, is_async
+from mcp_serving.threads import DjangoThreads
 from mcp_serving.tools.confirmation import Answer, Confirmation, check_accepted, confirmed_signature, question_text
 from mcp_serving.tools.functions import set_signature, signature_with_hints, type_hints
 from mcp_serving.tools.question import ANSWER, CAN_ASK, Confirm, arguments_in_question, check_write_tool
@@ -46,12 +46,7 @@ def with_preview(
         TypeError: the function is async, or the question is neither text nor callable.
         ValueError: as for ``with_confirmation``.
     """
-    if is_async(function):
-        raise TypeError(
-            f"Write tool {name!r} is async and has preview=True; a preview needs a sync function, because Django "
-            "has no transactions for async code. Write it with def, or leave preview out."
-        )
-    check_write_tool(function, name, confirm)
+    check_write_tool(function, name, confirm, preview=True)
     tool = signature_with_hints(function, type_hints(function))
     previewed = _PreviewedTool(function, name, confirm, threads, arguments_in_question(tool, name, confirm))
 

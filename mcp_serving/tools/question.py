@@ -7,6 +7,8 @@ import string
 from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias
 
+from mcp_serving.threads import is_async
+
 Confirm: TypeAlias = "str | Callable[..., Any]"
 """A format string over the tool's arguments, or a callable (sync or async) that takes some of them by name."""
 
@@ -16,14 +18,19 @@ CAN_ASK = "can_ask_"
 ANSWER = "confirmation_"
 
 
-def check_write_tool(function: Callable[..., Any], name: str, confirm: Confirm) -> None:
+def check_write_tool(function: Callable[..., Any], name: str, confirm: Confirm, *, preview: bool = False) -> None:
     """Refuse a write tool that could not ask its question.
 
     Raises:
-        TypeError: the question is neither text nor callable.
+        TypeError: the question is neither text nor callable, or an async function has a preview.
         ValueError: the question names an argument that the tool does not have. Or the tool has an argument that
             cannot be passed by name, or whose name is reserved.
     """
+    if preview and is_async(function):
+        raise TypeError(
+            f"Write tool {name!r} is async and has preview=True; a preview needs a sync function, because Django "
+            "has no transactions for async code. Write it with def, or remove preview=True."
+        )
     tool = inspect.signature(function)
     for parameter in tool.parameters.values():
         if parameter.name in (CAN_ASK, ANSWER):

@@ -122,7 +122,7 @@ class Registry:
         def decorator(function: F) -> F:
             tool_name = name_of(function, name, "tool")
             check_write_annotations(tool_name, annotations)
-            check_write_tool(function, tool_name, confirm)
+            check_write_tool(function, tool_name, confirm, preview=preview)
             return self._record(
                 "write_tool",
                 name,

@@ -85,6 +85,8 @@ class MCPServer(PermissionCheckingServer[LifespanResultT]):
         self._functions = AsyncFunctions(threads)
         self.write_tools: list[str] = []
         """The names of the tools that ask the user before they act."""
+        self.previewed_tools: list[str] = []
+        """The names of those whose question shows their database changes."""
         options["request_state_security"] = request_state.security(
             options.get("request_state_security"), name or DEFAULT_NAME
         )
@@ -128,8 +130,9 @@ class MCPServer(PermissionCheckingServer[LifespanResultT]):
         super().remove_tool(name)
         self._declared.discard(("tool", name))
         self._tool_permissions.remove(name)
-        if name in self.write_tools:
-            self.write_tools.remove(name)
+        for names in (self.write_tools, self.previewed_tools):
+            if name in names:
+                names.remove(name)
 
     def tool(
         self,
@@ -232,9 +235,22 @@ class MCPServer(PermissionCheckingServer[LifespanResultT]):
             confirmed = _confirming(preview)(as_function(function, tool_name), tool_name, confirm, self._threads)
             self.tool(tool_name, annotations=annotations or WRITE, permission=permission, **options)(confirmed)
             self.write_tools.append(tool_name)
+            if preview:
+                self.previewed_tools.append(tool_name)
             return function
 
         return decorator
+
+    def check_databases(self) -> None:
+        """Refuse databases without transactions if a tool has a preview.
+
+        Raises:
+            ImproperlyConfigured: names the tool and the database.
+        """
+        if self.previewed_tools:
+            from mcp_serving.preview.attempt import check_transactions
+
+            check_transactions(self.previewed_tools[0])
 
     # Resources
 

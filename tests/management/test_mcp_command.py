@@ -231,7 +231,9 @@ def test_at_a_terminal_progress_is_a_bar_that_gives_way_to_the_result(shop: dict
 def test_at_a_terminal_the_user_answers_the_question(shop: dict[str, str], open_order: int) -> None:
     arguments = ("call", "cancel_order", f"number={open_order}", "--user", "clerk")
     with at_a_terminal(shop, *arguments) as (process, screen):
-        screen.wait_for(rf"Cancel order {open_order} of .*\? \[y/N\] ")
+        screen.wait_for(rf"Cancel order {open_order} of .*\?\r\nThis would\r\n")
+        screen.wait_for(rf"  change Order {open_order} +status Open -> Cancelled\r\n")
+        screen.wait_for(r"\[y/N\] ")
         screen.type("n\n")
         screen.wait_for("The user said no to cancel_order: nothing was done")
         assert process.wait(DEADLINE) == 1

@@ -58,6 +58,11 @@ def project(request: pytest.FixtureRequest, tmp_path: Path) -> Project:
     else:
         postgres: PostgreSQL = request.getfixturevalue("postgres")
         databases = postgres.fresh_databases("default", "archive")
+    return prepared(databases, tmp_path)
+
+
+def prepared(databases: dict[str, dict[str, Any]], tmp_path: Path) -> Project:
+    """The test project with these databases migrated, and its rows made."""
     notes, mail = tmp_path / "notes", tmp_path / "mail"
     env = {
         "DJANGO_SETTINGS_MODULE": "tests.project.settings_with_preview",
@@ -216,6 +221,37 @@ def test_a_tool_that_never_does_the_same_twice_is_refused_after_three_questions(
 
     run(work)
     assert len(person.questions) == 3
+
+
+def test_a_database_without_transactions_is_refused_at_the_start_and_by_the_checks(tmp_path: Path) -> None:
+    database = {"ENGINE": "tests.project.no_transactions", "NAME": str(tmp_path / "db")}
+    env = environment(
+        DJANGO_SETTINGS_MODULE="tests.project.settings_with_preview",
+        TEST_DATABASES=json.dumps({"default": database}),
+        TEST_MAIL=str(tmp_path),
+    )
+    for command in (["runmcp"], ["check", "--deploy"]):
+        done = subprocess.run([*MANAGE, *command], env=env, cwd=ROOT, capture_output=True, text=True, input="")
+        assert done.returncode != 0
+        assert "'cancel_order' has preview=True, but the database 'default' has no transactions" in done.stderr
+        assert "Traceback" not in done.stderr
+
+
+def test_a_serialization_failure_is_reported_and_nothing_is_repeated(tmp_path: Path, postgres: PostgreSQL) -> None:
+    databases = postgres.fresh_databases("default", "archive")
+    databases["default"]["OPTIONS"] = {"isolation_level": 4}  # psycopg's IsolationLevel.SERIALIZABLE
+    project = prepared(databases, tmp_path)
+    person = Person("accept")
+
+    async def work() -> None:
+        async with connected(project, "auto", person) as client:
+            done, _ = await call(client, "conflict")
+            assert not done
+            assert (await state(client))["stock"] == {"Chair": 100}
+
+    run(work)
+    assert person.questions == []
+    assert project.noted() == ["conflict"]
 
 
 def test_a_tool_that_changes_nothing_says_so(project: Project) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -113,6 +114,25 @@ def count_up() -> str:
     Tag.objects.create(name=name)
     note("ran")
     return name
+
+
+@server.write_tool(confirm="Conflict?", preview=True)
+def conflict() -> str:
+    """Another connection changes the row that this transaction has read."""
+    from tests.project.stock.models import Product
+
+    note("conflict")
+    product = Product.objects.get(name="Chair")
+
+    def change() -> None:
+        Product.objects.filter(name="Chair").update(stock=100)
+        connection.close()
+
+    with ThreadPoolExecutor(1) as other:
+        other.submit(change).result()
+    product.stock += 1
+    product.save()
+    return "changed"
 
 
 @server.read_tool()
