@@ -13,12 +13,13 @@ import sys
 import time
 import traceback
 
-from bench import idle, mount, notifications, orm, relay, report, shutdown, startup, stdio
+from bench import idle, mount, notifications, orm, preview, relay, report, shutdown, startup, stdio
 from bench.measuring import Effort, Results, machine
 
 PARTS = {
     "mount": mount.measure,
     "orm": orm.measure,
+    "preview": preview.measure,
     "stdio": stdio.measure,
     "start": startup.measure,
     "idle": idle.measure,

@@ -25,6 +25,7 @@ def bench(*arguments: str) -> subprocess.CompletedProcess[str]:
 LINES = {
     "mount": ("mount, uvicorn: JSON, 2025-11-25, p99", "mount, Daphne: SSE, 2026-07-28", "against hello", "≥ 0.95"),
     "orm": ("sync tool, one query: CONN_MAX_AGE=60, 16 at once", "≥ 1"),
+    "preview": ("write tool, confirmed: with a preview, against without",),
     "stdio": ("stdio: 16 calls at once", "≥ 1.5", "of 2 promised ratios are kept"),
     "start": ("runmcp to its first tools/list", "check with the app, against without", "≤ 1.05"),
     "idle": (
@@ -46,7 +47,7 @@ LINES = {
 }
 """What each part's quick form prints, among others."""
 
-NEEDED = {"orm": "postgres", "relay": "redis", "notifications": "redis"}
+NEEDED = {"orm": "postgres", "preview": "postgres", "relay": "redis", "notifications": "redis"}
 
 
 @pytest.mark.process

@@ -11,5 +11,9 @@ DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 INSTALLED_APPS = ["mcp_serving", "django.contrib.contenttypes", "django.contrib.auth", "tests.project.stock"]
 EMAIL_BACKEND = "django.core.mail.backends.filebased.EmailBackend"
 EMAIL_FILE_PATH = os.environ["TEST_MAIL"]
-MCP_SERVING = {"SERVER": "tests.project.preview.server", "PREVIEW_MASK": ["stock.Account.nickname"]}
+MCP_SERVING = {
+    "SERVER": "tests.project.preview.server",
+    "PREVIEW_MASK": ["stock.Account.nickname"],
+    **json.loads(os.environ.get("TEST_MCP_SERVING", "{}")),
+}
 TIME_ZONE = "UTC"
