@@ -5,9 +5,11 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from contextlib import asynccontextmanager, contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from mcp.server.streamable_http import LAST_EVENT_ID_HEADER
+from mcp.server.transport_security import RequestBodyLimitMiddleware
 from mcp.shared.exceptions import MCPError
 from mcp.shared.inbound import MCP_METHOD_HEADER, MCP_PROTOCOL_VERSION_HEADER
 from mcp_types import INTERNAL_ERROR
@@ -17,11 +19,12 @@ from mcp_serving import current_request, sdk
 from mcp_serving.notifications.subscription_limits import subscribed_to
 from mcp_serving.security.principal import principal
 from mcp_serving.sessions import session_ids
+from mcp_serving.sessions.calls import CallsInProgress, refused_id, request_id_of
 from mcp_serving.sessions.limits import TOO_MANY_SESSIONS, TOO_MANY_STREAMS, Limits, counted
 from mcp_serving.sessions.resumable_events import SessionEvents
 from mcp_serving.sessions.resumption import replay_missed_events
 from mcp_serving.sessions.session_ids import SessionId
-from mcp_serving.web_servers.request_body import with_body
+from mcp_serving.web_servers.request_body import read_body, with_body
 from mcp_serving.workers.outgoing_request import RelayResult
 
 if TYPE_CHECKING:
@@ -60,6 +63,9 @@ class Sessions:
         """How many sessions in ``_owners`` each owner has."""
         self._opening: Counter[str] = Counter()
         self._streams: Counter[str] = Counter()
+        self._calls = CallsInProgress()
+        if isinstance(manager.event_store, SessionEvents):
+            manager.event_store.on_response = self._calls.response_stored
         self._relay: Relay | None = None
         self._has_warned = False
 
@@ -135,24 +141,49 @@ class Sessions:
     async def _serve_in_session(
         self, session: SessionId, owner: str | None, scope: Scope, receive: Receive, send: Send
     ) -> None:
+        if self._calls.is_ending(session.nonce):
+            session = SessionId()
         headers = [(name, value) for name, value in scope["headers"] if name != session_ids.HEADER]
         headers.append((session_ids.HEADER, session.sdk_id.encode()))
-        # limit_calls() counts the calls. Responses, notifications and DELETE are not limited.
-        with (
-            self._stream(session.nonce if scope["method"] == "GET" else None) as is_allowed,
-            current_request.updated(session_nonce=session.nonce, principal=owner),
-        ):
+        scope = {**scope, "headers": headers}
+        send = self._with_404_after_end(session, session.signing(send, owner))
+        serve = {"POST": self._serve_post, "GET": self._serve_get, "DELETE": self._serve_delete}
+        with current_request.updated(session_nonce=session.nonce, principal=owner):
+            await serve.get(scope["method"], self._serve_other_method)(session, scope, receive, send)
+
+    async def _serve_post(self, session: SessionId, scope: Scope, receive: Receive, send: Send) -> None:
+        async def serve(scope: Scope, receive: Receive, send: Send) -> None:
+            body = await read_body(receive)
+            if body is None:
+                return  # the client has left
+            request_id = request_id_of(body)
+            with self._calls.post(session.nonce, request_id) as call:
+                if call is None:
+                    await refused_id(request_id)(scope, receive, send)
+                    return
+                if request_id is not None:
+                    send = self._calls.sending(send, call, partial(sdk.has_ended, self._manager, session.sdk_id))
+                await self._app(scope, with_body(body, receive), send)
+
+        await RequestBodyLimitMiddleware(serve, self._manager.max_request_body_size)(scope, receive, send)
+
+    async def _serve_get(self, session: SessionId, scope: Scope, receive: Receive, send: Send) -> None:
+        with self._stream(session.nonce) as is_allowed:
             if not is_allowed:
                 await TOO_MANY_STREAMS(scope, receive, send)
                 return
-            send = self._with_404_after_end(session, session.signing(send, owner))
-            scope = {**scope, "headers": headers}
             events = self._events_of_ended(session)
-            if events is not None and await replay_missed_events(events, session.sdk_id, scope, receive, send):
-                return
+            if events is None or not await replay_missed_events(events, session.sdk_id, scope, receive, send):
+                await self._app(scope, receive, send)
+
+    async def _serve_delete(self, session: SessionId, scope: Scope, receive: Receive, send: Send) -> None:
+        async with self._calls.end(session.nonce):
             await self._app(scope, receive, send)
-            if scope["method"] == "DELETE" and (events := self._events_of_ended(session)) is not None:
-                await events.forget()
+        if (events := self._events_of_ended(session)) is not None:
+            await events.forget()
+
+    async def _serve_other_method(self, _: SessionId, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._app(scope, receive, send)
 
     def _events_of_ended(self, session: SessionId) -> SessionEvents | None:
         """The resumable events of a session that has ended or whose worker is gone; None if it is still open."""
@@ -192,8 +223,12 @@ class Sessions:
             with subscribed_to(ctx.params, current_request.get().principal):
                 return await call_next(ctx)
         nonce = current_request.get().session_nonce
-        is_call = ctx.request_id is not None and ctx.method != "ping"
-        with self._stream(f"calls of {nonce}" if nonce and is_call else None) as is_allowed:
+        if not nonce or ctx.request_id is None:
+            return await call_next(ctx)
+        with (
+            self._calls.handler(nonce, ctx.request_id),
+            self._stream(f"calls of {nonce}" if ctx.method != "ping" else None) as is_allowed,
+        ):
             if not is_allowed:
                 raise MCPError(INTERNAL_ERROR, "Too many calls of this session are running.")
             return await call_next(ctx)

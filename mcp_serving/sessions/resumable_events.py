@@ -16,6 +16,8 @@ from mcp_serving import current_request
 from mcp_serving.channel_layer import LayerHealth
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from mcp.server.streamable_http import EventCallback, EventMessage
     from mcp_types import JSONRPCMessage
 
@@ -51,6 +53,8 @@ class SessionEvents(EventStore):
     """
 
     def __init__(self, store: EventStore) -> None:
+        self.on_response: Callable[[str, str], None] | None = None
+        """Is called with the session's nonce and the request's id when a response has been stored."""
         self._store = store
         self._storing = LayerHealth(
             "Events are not stored, so that clients cannot resume streams after them (%s).", "Events are stored again."
@@ -66,8 +70,12 @@ class SessionEvents(EventStore):
             # client would never get the events between the two.
             current_request.update(replayed_up_to="")
             return event_id
-        if len(stream_id) > _MAX_STREAM_ID:
-            return ""
+        event_id = "" if len(stream_id) > _MAX_STREAM_ID else await self._store_event(stream_id, message)
+        if self.on_response is not None and message is not None and _is_answer(message):
+            self.on_response(current_request.get().session_nonce, stream_id)
+        return event_id
+
+    async def _store_event(self, stream_id: str, message: JSONRPCMessage | None) -> str:
         try:
             event_id = await self._store.store_event(f"{current_request.get().session_nonce}:{stream_id}", message)
         except Exception as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import signal
 from collections.abc import Callable, Iterator
 
@@ -10,6 +11,7 @@ import anyio
 import httpx2
 import pytest
 
+from tests.sessions.test_calls import end_during_a_call
 from tests.support import in_django
 from tests.support.access_servers import bearer, logged_in
 from tests.support.harness import DEADLINE, INITIALIZE, INITIALIZED, Notes, call, text_of
@@ -99,6 +101,22 @@ def test_another_mount_does_not_serve_a_session_of_this_one(site: Workers) -> No
         httpx2.post(f"{away}/{path}", json=message, headers=headers_of(message, session)) for path in ("public", "json")
     ]
     assert [answer.status_code for answer in answers] == [200, 404]
+
+
+@pytest.mark.parametrize("path", ["/mcp", "/other"])
+def test_a_relayed_call_is_answered_when_its_session_is_ended_at_the_same_time(path: str, workers: Workers) -> None:
+    async def work() -> None:
+        found = set()
+        for number in range(20):
+            async with Clients(workers[0].address) as owner, Clients(workers[1].address) as other:
+                pause = random.choice((0, 0.001, 0.003, 0.01))
+                message = call(7, "slow", seconds=0.2 * (number % 2))
+                found.add(await end_during_a_call(path, other, owner, message, pause))
+        assert found & {"404", "error"}
+
+    anyio.run(work)
+    for worker in workers:
+        assert "Traceback" not in worker.process.errors
 
 
 def test_a_stream_ends_cleanly_with_the_worker_that_relays_it_and_can_be_opened_anew(workers: Workers) -> None:

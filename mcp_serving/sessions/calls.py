@@ -1,0 +1,216 @@
+"""The calls of sessions that are in progress: their ids are unique, and each is answered when its session ends.
+
+The SDK delivers a response by the id of its request, as text. With two requests of the same id, one client would get
+the response to the other one. And when a client ends a session, the SDK closes the streams of its calls without an
+answer, and fails for a call that it is just taking in.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from contextlib import asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Any
+
+from mcp.server.streamable_http import GET_STREAM_KEY
+from mcp_types import CONNECTION_CLOSED, INVALID_REQUEST, ErrorData, JSONRPCError
+from pydantic_core import from_json
+from starlette.responses import Response
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Iterator
+
+    from starlette.types import Message, Send
+
+_TAKE_IN_TIMEOUT = 2.0
+"""Seconds for which the end of a session waits for the SDK to take in the calls that came before."""
+
+_DELIVERY_SECONDS = 1.0
+"""Seconds for which the id of a call stays reserved after its end if its client has left: its response may still be
+waiting in the SDK. With an event store, it is known when the SDK has delivered it."""
+
+
+class _Progress(Enum):
+    RECEIVED = "received"
+    """The SDK has not given it to the session yet."""
+    RUNNING = "running"
+    """Its MCP handler runs."""
+    FINISHED = "finished"
+    """Its response is on its way."""
+
+
+@dataclass(eq=False, slots=True)
+class Call:
+    """One request of a session."""
+
+    session: str
+    id: int | str | None
+    """None for a notification or a response of the client."""
+    progress: _Progress = _Progress.RECEIVED
+    is_awaited: bool = True
+    """Whether its HTTP request is in progress."""
+
+    @property
+    def key(self) -> tuple[str, str]:
+        return self.session, str(self.id)
+
+
+class CallsInProgress:
+    """The calls of all sessions of a handler. A session is identified by its nonce."""
+
+    def __init__(self) -> None:
+        self._calls: dict[tuple[str, str], Call] = {}
+        self._received: Counter[str] = Counter()
+        """How many messages of each session the SDK has not given to the session yet."""
+        self._ending: Counter[str] = Counter()
+        self._taken_in = asyncio.Event()
+
+    @contextmanager
+    def post(self, session: str, request_id: int | str | None) -> Iterator[Call | None]:
+        """Around a POST of a session; ``request_id`` is None for a notification or a response of the client.
+
+        Returns:
+            None if a request with this id is in progress, so that this one must be refused.
+        """
+        call = Call(session, request_id)
+        if request_id is not None:
+            if call.key in self._calls or request_id == GET_STREAM_KEY:
+                yield None
+                return
+            self._calls[call.key] = call
+        self._received[session] += 1
+        try:
+            yield call
+        finally:
+            if call.progress is _Progress.RECEIVED:
+                self._take_in(session)
+                call.progress = _Progress.FINISHED
+            call.is_awaited = False
+            if call.progress is _Progress.FINISHED:
+                self.release(call)
+
+    @contextmanager
+    def handler(self, session: str, request_id: int | str) -> Iterator[None]:
+        """Around the MCP handler of a request, which may still run after its client has left."""
+        call = self._calls.get((session, str(request_id)))
+        if call is None:  # it opens the session, or its client left before the SDK took it in
+            yield
+            return
+        self._take_in(session)
+        call.progress = _Progress.RUNNING
+        try:
+            yield
+        finally:
+            call.progress = _Progress.FINISHED
+            if not call.is_awaited:
+                asyncio.get_running_loop().call_later(_DELIVERY_SECONDS, self.release, call)
+
+    def release(self, call: Call) -> None:
+        """Let other requests use the id of a call."""
+        if self._calls.get(call.key) is call:
+            del self._calls[call.key]
+
+    def response_stored(self, session: str, request_id: str) -> None:
+        """An event store has the response to a call, which the SDK delivers in the same step."""
+        if (call := self._calls.get((session, request_id))) is not None:
+            asyncio.get_running_loop().call_soon(self.release, call)
+
+    def sending(self, send: Send, call: Call, has_ended: Callable[[], bool]) -> Send:
+        """``send`` for the response to a call, which releases its id.
+
+        If the session ends before the call, an event stream ends with an error.
+
+        Args:
+            send: sends the response.
+            call: the call.
+            has_ended: returns whether the session has ended.
+        """
+        is_stream = False
+        last_event = b""
+
+        async def send_response(message: Message) -> None:
+            nonlocal is_stream, last_event
+            if message["type"] == "http.response.start":
+                is_stream = _is_event_stream(message)
+            else:
+                is_over = not message.get("more_body", False)
+                if is_stream and b"data: {" in (body := message.get("body", b"")):
+                    last_event = body
+                if is_stream and is_over and has_ended() and not _answers(last_event, call):
+                    await send({"type": "http.response.body", "body": _ended_event(call), "more_body": True})
+                if is_over or call.progress is _Progress.FINISHED:
+                    self.release(call)
+            await send(message)
+
+        return send_response
+
+    def _take_in(self, session: str) -> None:
+        self._received[session] -= 1
+        if not self._received[session]:
+            del self._received[session]
+            self._taken_in.set()
+
+    def is_ending(self, session: str) -> bool:
+        """Whether the client is ending this session."""
+        return session in self._ending
+
+    @asynccontextmanager
+    async def end(self, session: str) -> AsyncIterator[None]:
+        """Around the end of a session. It waits for the calls that the SDK is just taking in."""
+        self._ending[session] += 1
+        try:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_TAKE_IN_TIMEOUT):
+                    while session in self._received:
+                        self._taken_in.clear()
+                        await self._taken_in.wait()
+            yield
+        finally:
+            self._ending[session] -= 1
+            if not self._ending[session]:
+                del self._ending[session]
+
+
+def request_id_of(body: bytes) -> int | str | None:
+    """The id of the JSON-RPC request in a body; None if there is no valid request in it."""
+    try:
+        message: Any = from_json(body)
+    except ValueError:  # the SDK answers it
+        return None
+    request_id = message.get("id") if isinstance(message, dict) and "method" in message else None
+    return request_id if isinstance(request_id, int | str) and not isinstance(request_id, bool) else None
+
+
+def refused_id(request_id: int | str | None) -> Response:
+    """The response to a request whose id is in use."""
+    error = ErrorData(code=INVALID_REQUEST, message="A request with this id is in progress; use another id")
+    return Response(_error(request_id, error), status_code=409, media_type="application/json")
+
+
+def _is_event_stream(start: Message) -> bool:
+    return any(
+        name.lower() == b"content-type" and value.startswith(b"text/event-stream")
+        for name, value in start.get("headers", ())
+    )
+
+
+def _answers(event: bytes, call: Call) -> bool:
+    """Whether a server-sent event is the response to a call."""
+    _, _, data = event.partition(b"data: ")
+    try:
+        message: Any = from_json(data.strip())
+    except ValueError:
+        return False
+    return isinstance(message, dict) and "method" not in message and message.get("id") == call.id
+
+
+def _ended_event(call: Call) -> bytes:
+    error = ErrorData(code=CONNECTION_CLOSED, message="The session has ended; the call was cancelled.")
+    return b"event: message\r\ndata: %s\r\n\r\n" % _error(call.id, error)
+
+
+def _error(request_id: int | str | None, error: ErrorData) -> bytes:
+    message = JSONRPCError(jsonrpc="2.0", id=request_id, error=error)
+    return message.model_dump_json(by_alias=True, exclude_none=True).encode()
