@@ -23,6 +23,7 @@ from mcp_serving.security.resource_metadata import WELL_KNOWN
 from mcp_serving.sessions.limits import Limits
 from mcp_serving.sessions.resumable_events import SessionEvents
 from mcp_serving.threads import async_orm_thread
+from mcp_serving.tools.visibility import PermissionCheckingServer
 from mcp_serving.web_servers.middleware import RequestTrackingMiddleware, http_request
 from mcp_serving.web_servers.responses import Refusal
 from mcp_serving.workers.relay import Relay
@@ -117,6 +118,7 @@ class StreamableHTTPHandler:
             required_scopes=required_scopes,
             user_for_token=user_for_token,
             paths=self.paths,
+            scopes=mcp.scopes.all if isinstance(mcp, PermissionCheckingServer) else list,
         )
         """Who may call."""
         self._limits = Limits(max_sessions_per_user, max_streams_per_session, max_header_size)
@@ -291,7 +293,7 @@ class StreamableHTTPHandler:
         return started
 
     def _build(self) -> SDKApplication:
-        return SDKApplication(self._mcp, self.options, self.access.auth_settings, self._limits)
+        return SDKApplication(self._mcp, self.options, self.access, self._limits)
 
     @asynccontextmanager
     async def _run(self) -> AsyncIterator[SDKApplication]:

@@ -10,14 +10,17 @@ from django.conf import settings
 from starlette.routing import Route
 
 from mcp_serving import sdk
+from mcp_serving.asgi.scope_check import ScopeCheck
 from mcp_serving.sessions.manager import Sessions
 from mcp_serving.sessions.resumable_events import SessionEvents
+from mcp_serving.tools.visibility import PermissionCheckingServer
 from mcp_serving.web_servers.request_body import ValueLimitMiddleware
 
 if TYPE_CHECKING:
-    from mcp.server.auth.settings import AuthSettings
     from mcp.server.lowlevel.server import Server as LowLevelServer
+    from starlette.types import ASGIApp
 
+    from mcp_serving.security.access import Access
     from mcp_serving.sessions.limits import Limits
     from mcp_serving.workers.relay import Relay
 
@@ -28,20 +31,22 @@ class SDKApplication:
     Args:
         mcp: a server of the SDK.
         options: of the SDK's ``streamable_http_app()``.
-        auth: the settings from which the SDK makes its routes for OAuth.
+        access: who may call, with the settings from which the SDK makes its routes for OAuth.
         limits: how much one caller may have.
     """
 
-    def __init__(
-        self, mcp: sdk.SDKServer, options: Mapping[str, Any], auth: AuthSettings | None, limits: Limits
-    ) -> None:
-        self.other_routes = sdk.http_app(mcp, options, auth)
+    def __init__(self, mcp: sdk.SDKServer, options: Mapping[str, Any], access: Access, limits: Limits) -> None:
+        self.other_routes = sdk.http_app(mcp, options, access.auth_settings)
         """Serves the OAuth metadata, and the SDK's custom routes."""
         # With debug on, Starlette shows tracebacks to everybody who asks for a custom route.
         self.other_routes.debug = self.other_routes.debug and settings.DEBUG
         self._manager = mcp.session_manager
         self.sessions = Sessions(self._manager, limits)
-        self.mcp_endpoint = ValueLimitMiddleware(self.sessions, self.max_body_size)
+        endpoint: ASGIApp = self.sessions
+        if isinstance(mcp, PermissionCheckingServer):
+            endpoint = ScopeCheck(endpoint, mcp, access, self.max_body_size)
+        # Outermost: the check of scopes parses the body.
+        self.mcp_endpoint = ValueLimitMiddleware(endpoint, self.max_body_size)
 
     @property
     def routes(self) -> list[Route]:

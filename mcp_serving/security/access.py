@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from django.conf import settings
@@ -16,7 +16,7 @@ from mcp_serving.security.resource_metadata import ResourceMetadata, SignInVerif
 from mcp_serving.web_servers.responses import Refusal
 
 if TYPE_CHECKING:
-    from mcp.server.auth.provider import TokenVerifier
+    from mcp.server.auth.provider import AccessToken, TokenVerifier
     from starlette.types import ASGIApp, Receive, Scope, Send
 
     from mcp_serving.security.bearer_tokens import Resource, UserForToken
@@ -50,6 +50,7 @@ class Access:
         required_scopes: the scopes that each token needs, where ``auth`` is not ``AuthSettings``.
         user_for_token: finds the Django user of a token; by default the verifier's own ``user_for_token``, if any.
         paths: where the handler is mounted, relative to the router; filled by ``urlpatterns``.
+        scopes: returns the scopes that the tools, resources and prompts of the server require.
 
     Raises:
         ValueError, TypeError: two of the options contradict each other, or one has a value of the wrong kind.
@@ -66,6 +67,7 @@ class Access:
         required_scopes: Sequence[str] = (),
         user_for_token: UserForToken | None = None,
         paths: Sequence[str] = (),
+        scopes: Callable[[], Sequence[str]] = list,
     ) -> None:
         self._public = public
         self._login_required = login_required
@@ -89,7 +91,8 @@ class Access:
         needs_resource = configured is not None and configured.validate_token_resource is True
         self._tokens = BearerTokens(verifiers, user_for_token, needs_resource=needs_resource) if verifiers else None
         with_sign_in = [each for each in verifiers if isinstance(each, SignInVerifier)]
-        self.metadata = ResourceMetadata(paths, with_sign_in, lambda: self._required_scopes) if with_sign_in else None
+        self._server_scopes = scopes
+        self.metadata = ResourceMetadata(paths, with_sign_in, self._all_scopes) if with_sign_in else None
         """The RFC 9728 documents of the handler; None where no verifier knows an authorization server."""
         self._logged: set[str] = set()
 
@@ -106,6 +109,9 @@ class Access:
                 f"The handler has {' and '.join(names)}, which contradict each other: give it {ACCESS_OPTIONS}. "
                 "login_required=True and auth=... go together, and auth may be a list."
             )
+
+    def _all_scopes(self) -> list[str]:
+        return list(dict.fromkeys([*self._required_scopes, *self._server_scopes()]))
 
     @property
     def is_configured(self) -> bool:
@@ -171,10 +177,15 @@ class Access:
         if caller is None:
             return self._not_admitted(scope, has_token)
         missing = [each for each in self._required_scopes if each not in caller.token.scopes]
-        if missing:
-            logger.info("Refused a request for %.200r: its token lacks the scope %s.", scope["path"], missing[0])
-            return self._refusal(403, f"The token lacks the scope {missing[0]}.", scope, "insufficient_scope")
-        return caller
+        return self.insufficient_scope(scope, caller.token, missing) if missing else caller
+
+    def insufficient_scope(self, scope: Scope, token: AccessToken, missing: Sequence[str]) -> Refusal:
+        """Why a request is refused whose token lacks scopes; the client can ask its user for them (step-up)."""
+        logger.info("Refused a request for %.200r: its token lacks the scope %s.", scope["path"], missing[0])
+        # With those that it has: a client that asks for the missing ones alone would lose these.
+        scopes = dict.fromkeys([*token.scopes, *missing])
+        told = f"The token lacks the scope {missing[0]}."
+        return self._refusal(403, told, scope, "insufficient_scope", list(scopes))
 
     async def _caller(self, scope: Scope) -> Caller | None:
         text = bearer_token(scope)
@@ -197,10 +208,14 @@ class Access:
         told = "The bearer token is not accepted." if has_token else "A bearer token is required."
         return self._refusal(401, told, scope, "invalid_token" if has_token else None)
 
-    def _refusal(self, status: int, told: str, scope: Scope, error: str | None) -> Refusal:
-        metadata, scopes = None, self._required_scopes
+    def _refusal(
+        self, status: int, told: str, scope: Scope, error: str | None, scopes: Sequence[str] | None = None
+    ) -> Refusal:
+        metadata = None
+        if scopes is None:
+            scopes = self._required_scopes or ([] if self.metadata is None else self.metadata.scopes())
         if self.metadata is not None:
-            metadata, scopes = self.metadata.url(scope), self.metadata.scopes()
+            metadata = self.metadata.url(scope)
         elif self.auth_settings is not None and self.auth_settings.resource_server_url is not None:
             metadata = str(build_resource_metadata_url(self.auth_settings.resource_server_url))
         return Refusal(status, told, headers={"www-authenticate": challenge(error, metadata, scopes)})

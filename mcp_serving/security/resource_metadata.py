@@ -57,7 +57,7 @@ class ResourceMetadata:
         self._scopes = scopes
 
     def scopes(self) -> list[str]:
-        """The scopes that a client asks for if it has no reason to ask for others."""
+        """The scopes that tokens for the mount may need; all that the verifiers know if it needs none."""
         return list(self._scopes()) or list(
             dict.fromkeys(name for each in self._verifiers for name in each.scopes_supported())
         )

@@ -5,11 +5,14 @@ Both raise a mistake at the decorator, where the developer can see it.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 if TYPE_CHECKING:
     from mcp_types import ToolAnnotations
+
+_SCOPE = re.compile(r"[!#-\[\]-~]+")
 
 Permission: TypeAlias = "str | Iterable[str] | Callable[[Any], Any]"
 """``"app.codename"``, several of these, or a callable (sync or async) that is given the user."""
@@ -34,6 +37,24 @@ def validate_permission(name: str, permission: Permission | None) -> ValidPermis
         if not (app and codename):
             raise ValueError(f"{name!r} has the permission {each!r}, which is not of the form 'app.codename'.")
     return permissions
+
+
+def validate_scopes(name: str, scopes: Iterable[str]) -> tuple[str, ...]:
+    """The scopes as a tuple.
+
+    Raises:
+        TypeError: the scopes are one text.
+        ValueError: a scope is not of the form that OAuth allows (RFC 6749, section 3.3).
+    """
+    if isinstance(scopes, str):
+        raise TypeError(f"{name!r} has scopes={scopes!r}; it has to be a list of scopes.")
+    for each in scopes:
+        if not (isinstance(each, str) and _SCOPE.fullmatch(each)):
+            raise ValueError(
+                f"{name!r} has the scope {each!r}; a scope has ASCII characters without spaces, quotation marks and "
+                "backslashes."
+            )
+    return tuple(scopes)
 
 
 def check_is_called(name: object, decorator: str) -> None:

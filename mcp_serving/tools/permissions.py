@@ -54,11 +54,15 @@ class Permissions:
         if not required or current_request.get().mcp_context is None:
             return names
         # By identity: a callable need not be hashable.
-        granted = await self._granted({id(permission): permission for permission in required.values()})
+        granted = await self._granted(get_user(), {id(permission): permission for permission in required.values()})
         return {name for name in names if name not in required or granted[id(required[name])]}
 
-    async def _granted(self, permissions: dict[int, ValidPermission]) -> dict[int, bool]:
-        user: Any = get_user()
+    async def allow_user(self, user: Any, name: str) -> bool:
+        """Whether ``user`` may use ``name``; for a check before the SDK has read the request."""
+        permission = self._required.get(name)
+        return permission is None or (await self._granted(user, {0: permission}))[0]
+
+    async def _granted(self, user: Any, permissions: dict[int, ValidPermission]) -> dict[int, bool]:
         named = {key: each for key, each in permissions.items() if not callable(each)}
         granted: dict[int, bool] = {}
         if named or is_user_of_process(user):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack
 
@@ -15,6 +15,7 @@ from mcp_serving.tools.declarations import (
     check_write_annotations,
     name_of,
     validate_permission,
+    validate_scopes,
 )
 from mcp_serving.tools.question import Confirm, check_write_tool
 
@@ -94,6 +95,7 @@ class Registry:
         name: str | None = None,
         *,
         permission: Permission | None = None,
+        scopes: Iterable[str] = (),
         annotations: ToolAnnotations | None = None,
         **options: Unpack[ToolOptions],
     ) -> Callable[[F], F]:
@@ -102,7 +104,9 @@ class Registry:
 
         def decorator(function: F) -> F:
             check_read_annotations(name_of(function, name, "tool"), annotations)
-            return self._record("read_tool", name, function, permission=permission, annotations=annotations, **options)
+            return self._record(
+                "read_tool", name, function, permission=permission, scopes=scopes, annotations=annotations, **options
+            )
 
         return decorator
 
@@ -113,6 +117,7 @@ class Registry:
         confirm: Confirm,
         preview: bool = False,
         permission: Permission | None = None,
+        scopes: Iterable[str] = (),
         annotations: ToolAnnotations | None = None,
         **options: Unpack[ToolOptions],
     ) -> Callable[[F], F]:
@@ -130,6 +135,7 @@ class Registry:
                 confirm=confirm,
                 preview=preview,
                 permission=permission,
+                scopes=scopes,
                 annotations=annotations,
                 **options,
             )
@@ -141,35 +147,55 @@ class Registry:
         name: str | None = None,
         *,
         permission: Permission | None = None,
+        scopes: Iterable[str] = (),
         annotations: ToolAnnotations | None = None,
         **options: Unpack[ToolOptions],
     ) -> Callable[[F], F]:
         """See ``MCPServer.tool``."""
         check_is_called(name, "tool")
         return lambda function: self._record(
-            "tool", name, function, permission=permission, annotations=annotations, **options
+            "tool", name, function, permission=permission, scopes=scopes, annotations=annotations, **options
         )
 
     def resource(
-        self, uri: str, *, permission: Permission | None = None, **options: Unpack[ResourceOptions]
+        self,
+        uri: str,
+        *,
+        permission: Permission | None = None,
+        scopes: Iterable[str] = (),
+        **options: Unpack[ResourceOptions],
     ) -> Callable[[F], F]:
         """See ``MCPServer.resource``."""
         check_is_called(uri, "resource")
         check_uri_template(uri)
-        return lambda function: self._record("resource", uri, function, permission=permission, **options)
+        return lambda function: self._record("resource", uri, function, permission=permission, scopes=scopes, **options)
 
     def prompt(
-        self, name: str | None = None, *, permission: Permission | None = None, **options: Unpack[PromptOptions]
+        self,
+        name: str | None = None,
+        *,
+        permission: Permission | None = None,
+        scopes: Iterable[str] = (),
+        **options: Unpack[PromptOptions],
     ) -> Callable[[F], F]:
         """See ``MCPServer.prompt``."""
         check_is_called(name, "prompt")
-        return lambda function: self._record("prompt", name, function, permission=permission, **options)
+        return lambda function: self._record("prompt", name, function, permission=permission, scopes=scopes, **options)
 
     def _record(
-        self, decorator: str, name: str | None, function: F, /, *, permission: Permission | None, **options: Any
+        self,
+        decorator: str,
+        name: str | None,
+        function: F,
+        /,
+        *,
+        permission: Permission | None,
+        scopes: Iterable[str],
+        **options: Any,
     ) -> F:
         name = name_of(function, name, decorator)
         options["permission"] = validate_permission(name, permission)
+        options["scopes"] = validate_scopes(name, scopes)
         declaration = Declaration(decorator, name, function, options)
         if any((other.kind, other.name) == (declaration.kind, name) for other in self.declarations):
             raise ValueError(already_declared(declaration.kind, name))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
@@ -23,6 +23,7 @@ from mcp_serving.tools.declarations import (
     check_write_annotations,
     name_of,
     validate_permission,
+    validate_scopes,
 )
 from mcp_serving.tools.functions import AsyncFunctions, as_function, with_reported_arguments
 from mcp_serving.tools.question import Confirm
@@ -116,20 +117,23 @@ class MCPServer(PermissionCheckingServer[LifespanResultT]):
         structured_output: bool | None = None,
         *,
         permission: Permission | None = None,
+        scopes: Iterable[str] = (),
     ) -> None:
-        """The SDK's ``add_tool``, with a ``permission``; see ``tool``."""
+        """The SDK's ``add_tool``, with a ``permission`` and ``scopes``; see ``tool``."""
         name = name_of(fn, name, "tool")
         self._check_is_free("tool", name)
-        permission = validate_permission(name, permission)
+        permission, scopes = validate_permission(name, permission), validate_scopes(name, scopes)
         function = self._functions.make(as_function(fn, name))
         super().add_tool(function, name, title, description, annotations, icons, meta, structured_output)
         self._declared.add(("tool", name))
         self._tool_permissions.require(name, permission)
+        self.scopes.require("tool", name, scopes)
 
     def remove_tool(self, name: str) -> None:
         super().remove_tool(name)
         self._declared.discard(("tool", name))
         self._tool_permissions.remove(name)
+        self.scopes.remove("tool", name)
         for names in (self.write_tools, self.previewed_tools):
             if name in names:
                 names.remove(name)
@@ -145,18 +149,21 @@ class MCPServer(PermissionCheckingServer[LifespanResultT]):
         structured_output: bool | None = None,
         *,
         permission: Permission | None = None,
+        scopes: Iterable[str] = (),
     ) -> Callable[[F], F]:
-        """The SDK's ``tool``, with a ``permission``.
+        """The SDK's ``tool``, with a ``permission`` and ``scopes``.
 
         Args:
             permission: ``"app.codename"``, several of these, or a callable (sync or async) that is given
                 the user and says whether they may. For other users, the tool does not exist.
+            scopes: the scopes that a bearer token must have. A client whose token lacks one gets 403 with the
+                missing scope, and can ask its user for it.
         """
         check_is_called(name, "tool")
         options = (title, description, annotations, icons, meta, structured_output)
 
         def decorator(function: F) -> F:
-            self.add_tool(function, name, *options, permission=permission)
+            self.add_tool(function, name, *options, permission=permission, scopes=scopes)
             return function
 
         return decorator
@@ -166,6 +173,7 @@ class MCPServer(PermissionCheckingServer[LifespanResultT]):
         name: str | None = None,
         *,
         permission: Permission | None = None,
+        scopes: Iterable[str] = (),
         annotations: ToolAnnotations | None = None,
         **options: Unpack[ToolOptions],
     ) -> Callable[[F], F]:
@@ -173,7 +181,7 @@ class MCPServer(PermissionCheckingServer[LifespanResultT]):
 
         Args:
             name: of the tool; by default the function's name.
-            permission: see ``tool``.
+            permission, scopes: see ``tool``.
             annotations: replace these annotations.
             **options: the other options of ``tool``.
 
@@ -188,7 +196,8 @@ class MCPServer(PermissionCheckingServer[LifespanResultT]):
 
         def decorator(function: F) -> F:
             check_read_annotations(name_of(function, name, "tool"), annotations)
-            return self.tool(name, annotations=annotations or READ, permission=permission, **options)(function)
+            declare = self.tool(name, annotations=annotations or READ, permission=permission, scopes=scopes, **options)
+            return declare(function)
 
         return decorator
 
@@ -199,6 +208,7 @@ class MCPServer(PermissionCheckingServer[LifespanResultT]):
         confirm: Confirm,
         preview: bool = False,
         permission: Permission | None = None,
+        scopes: Iterable[str] = (),
         annotations: ToolAnnotations | None = None,
         **options: Unpack[ToolOptions],
     ) -> Callable[[F], F]:
@@ -214,7 +224,7 @@ class MCPServer(PermissionCheckingServer[LifespanResultT]):
                 it may use the ORM) that takes some of them by name and returns the text.
             preview: show the database changes in the question. The tool, which must be sync, runs in a transaction
                 that is rolled back. After "yes" it runs again, and is committed if it changes the same.
-            permission: see ``tool``.
+            permission, scopes: see ``tool``.
             annotations: replace the annotations "destructive, not idempotent".
             **options: the other options of ``tool``.
 
@@ -233,7 +243,8 @@ class MCPServer(PermissionCheckingServer[LifespanResultT]):
             tool_name = name_of(function, name, "tool")
             check_write_annotations(tool_name, annotations)
             confirmed = _confirming(preview)(as_function(function, tool_name), tool_name, confirm, self._threads)
-            self.tool(tool_name, annotations=annotations or WRITE, permission=permission, **options)(confirmed)
+            shown = annotations or WRITE
+            self.tool(tool_name, annotations=shown, permission=permission, scopes=scopes, **options)(confirmed)
             self.write_tools.append(tool_name)
             if preview:
                 self.previewed_tools.append(tool_name)
@@ -255,21 +266,27 @@ class MCPServer(PermissionCheckingServer[LifespanResultT]):
     # Resources
 
     def resource(
-        self, uri: str, *, permission: Permission | None = None, **options: Unpack[ResourceOptions]
+        self,
+        uri: str,
+        *,
+        permission: Permission | None = None,
+        scopes: Iterable[str] = (),
+        **options: Unpack[ResourceOptions],
     ) -> Callable[[F], F]:
-        """The SDK's ``resource``, with a ``permission``; see ``tool``."""
+        """The SDK's ``resource``, with a ``permission`` and ``scopes``; see ``tool``."""
         check_is_called(uri, "resource")
         template = UriTemplate.parse(uri)
 
         def decorator(function: F) -> F:
             self._check_is_free("resource", uri)
-            valid = validate_permission(uri, permission)
+            valid, valid_scopes = validate_permission(uri, permission), validate_scopes(uri, scopes)
             name = name_of(function, options.get("name"), "resource")
             super(MCPServer, self).resource(uri, **options)(self._functions.make(as_function(function, name)))
             if template.variable_names:  # otherwise the SDK has called add_resource
                 self._declared.add(("resource", uri))
                 self._templates[uri] = template
             self._resource_permissions.require(uri, valid)
+            self.scopes.require("resource", uri, valid_scopes)
             return function
 
         return decorator
@@ -289,17 +306,19 @@ class MCPServer(PermissionCheckingServer[LifespanResultT]):
         icons: list[Icon] | None = None,
         *,
         permission: Permission | None = None,
+        scopes: Iterable[str] = (),
     ) -> Callable[[F], F]:
-        """The SDK's ``prompt``, with a ``permission``; see ``tool``."""
+        """The SDK's ``prompt``, with a ``permission`` and ``scopes``; see ``tool``."""
         check_is_called(name, "prompt")
 
         def decorator(function: F) -> F:
             prompt_name = name_of(function, name, "prompt")
-            valid = validate_permission(prompt_name, permission)
+            valid, valid_scopes = validate_permission(prompt_name, permission), validate_scopes(prompt_name, scopes)
             self.add_prompt(
                 Prompt.from_function(as_function(function, prompt_name), prompt_name, title, description, icons)
             )
             self._prompt_permissions.require(prompt_name, valid)
+            self.scopes.require("prompt", prompt_name, valid_scopes)
             return function
 
         return decorator
@@ -314,6 +333,7 @@ class MCPServer(PermissionCheckingServer[LifespanResultT]):
         super().remove_prompt(name)
         self._declared.discard(("prompt", name))
         self._prompt_permissions.remove(name)
+        self.scopes.remove("prompt", name)
 
     # Registries
 

@@ -17,6 +17,7 @@ from mcp_types import (
     Completion,
     GetPromptResult,
     InputRequiredResult,
+    JSONRPCRequest,
     PromptReference,
     ResourceTemplate,
     SubscribeRequestParams,
@@ -33,6 +34,7 @@ from mcp_serving import current_request, sdk
 from mcp_serving.errors import NoElicitation, UserCanceled, UserDeclined
 from mcp_serving.notifications.bus import ChannelLayerBus, SubscribedNotifications
 from mcp_serving.notifications.legacy import LegacySessions
+from mcp_serving.security.scopes import Scopes
 from mcp_serving.threads import DjangoThreads
 from mcp_serving.tools.declarations import ValidPermission, already_declared
 from mcp_serving.tools.permissions import Permissions
@@ -69,6 +71,8 @@ class PermissionCheckingServer(SDKMCPServer[LifespanResultT]):
         self._tool_permissions = Permissions(threads)
         self._resource_permissions = Permissions(threads)
         self._prompt_permissions = Permissions(threads)
+        self.scopes = Scopes()
+        """The scopes that bearer tokens need."""
         self._templates: dict[str, UriTemplate] = {}
         self._declared: set[tuple[str, str]] = set()
         """The kind and name of each tool, resource and prompt."""
@@ -99,6 +103,36 @@ class PermissionCheckingServer(SDKMCPServer[LifespanResultT]):
         by_kind = {"tool": self._tool_permissions, "prompt": self._prompt_permissions}
         return by_kind.get(kind, self._resource_permissions).required(name)
 
+    async def missing_scopes(self, message: JSONRPCRequest, user: Any, granted: Iterable[str]) -> list[str]:
+        """The scopes that the token of a request lacks; none for what the user may not use, which does not exist.
+
+        Args:
+            message: the request, which the SDK has not read yet.
+            user: the Django user of the token.
+            granted: the scopes of the token.
+        """
+        used = self._used_by(message.method, message.params or {})
+        if used is None:
+            return []
+        kind, name = used
+        missing = self.scopes.missing(kind, name, granted)
+        permissions = {"tool": self._tool_permissions, "prompt": self._prompt_permissions}
+        if missing and not await permissions.get(kind, self._resource_permissions).allow_user(user, name):
+            return []
+        return missing
+
+    def _used_by(self, method: str, params: Mapping[str, Any]) -> tuple[str, str] | None:
+        """The kind and name of the tool, resource or prompt that a request uses."""
+        if method == "completion/complete" and isinstance(params.get("ref"), dict):
+            params = params["ref"]
+            method = "prompts/get" if params.get("type") == "ref/prompt" else "resources/read"
+        name, uri = params.get("name"), params.get("uri")
+        if method in ("tools/call", "prompts/get") and isinstance(name, str):
+            return ("tool" if method == "tools/call" else "prompt"), name
+        if method in ("resources/read", "resources/subscribe") and isinstance(uri, str):
+            return "resource", self._resource_for(uri) or uri
+        return None
+
     # Tools
 
     async def list_tools(self) -> list[MCPTool]:
@@ -111,6 +145,7 @@ class PermissionCheckingServer(SDKMCPServer[LifespanResultT]):
     ) -> CallToolResult | InputRequiredResult:
         if not await self._tool_permissions.allow(name):
             raise ToolError(f"Unknown tool: {name}")
+        self.scopes.check("tool", name)
         if name in self._tool_permissions:
             self._check_param_headers(name, arguments)
         try:
@@ -156,6 +191,7 @@ class PermissionCheckingServer(SDKMCPServer[LifespanResultT]):
         name = self._resource_for(str(uri))
         if name is not None and not await self._resource_permissions.allow(name):
             raise ResourceNotFoundError(f"Unknown resource: {uri}")
+        self.scopes.check("resource", name or str(uri))
         return await super().read_resource(uri, context)
 
     def _resource_for(self, uri: str) -> str | None:
@@ -182,7 +218,9 @@ class PermissionCheckingServer(SDKMCPServer[LifespanResultT]):
 
     async def _may_subscribe(self, uri: str) -> bool:
         name = self._resource_for(uri)
-        return name is not None and await self._resource_permissions.allow(name)
+        if name is None or self.scopes.missing_now("resource", name):
+            return False
+        return await self._resource_permissions.allow(name)
 
     async def _hide_subscriptions(self, ctx: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:
         """An MCP middleware: a hidden resource is subscribed to like a missing one, and no notification follows."""
@@ -194,6 +232,7 @@ class PermissionCheckingServer(SDKMCPServer[LifespanResultT]):
             return await call_next(ctx)
         names = {uri: self._resource_for(uri) or uri for uri in wanted.resource_subscriptions or ()}
         allowed = await self._resource_permissions.allowed(names.values())
+        allowed = {name for name in allowed if not self.scopes.missing_now("resource", name)}
         visible = frozenset(uri for uri, name in names.items() if name in allowed)
         with current_request.updated(listen_uris=visible):
             return await call_next(ctx)
@@ -211,6 +250,7 @@ class PermissionCheckingServer(SDKMCPServer[LifespanResultT]):
         prompt = next((each for each in await super().list_prompts() if each.name == name), None)
         if prompt is None or not await self._prompt_permissions.allow(name):
             raise MCPError(INVALID_PARAMS, f"Unknown prompt: {name}")
+        self.scopes.check("prompt", name)
         required = [argument.name for argument in prompt.arguments or () if argument.required]
         if missing := [each for each in required if each not in (arguments or {})]:
             raise MCPError(INVALID_PARAMS, f"Prompt {name} lacks arguments: {', '.join(missing)}")
@@ -228,7 +268,8 @@ class PermissionCheckingServer(SDKMCPServer[LifespanResultT]):
                     if isinstance(ref, PromptReference)
                     else (self._resource_permissions, str(ref.uri))
                 )
-                if not await permissions.allow(name):
+                kind = "prompt" if isinstance(ref, PromptReference) else "resource"
+                if not await permissions.allow(name) or self.scopes.missing_now(kind, name):
                     return None
                 found: Completion | None = await self._threads.call(function, ref, argument, context)
                 return found
