@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -28,14 +29,31 @@ def handled_by(loop: asyncio.AbstractEventLoop, handle: Callable[[signal.Signals
         return
     before = {number: signal.getsignal(number) for number in STOPPING}
     _replaced.update({number: handler for number, handler in before.items() if handler is not signal.SIG_IGN})
-    for number in _replaced:
-        loop.add_signal_handler(number, handle, number)
-    try:
-        yield
-    finally:
+    with _woken_by_signals(loop):
+        # Not loop.add_signal_handler(): removing such a handler installs the default one for a moment, and a signal
+        # in that moment would kill the process.
         for number in _replaced:
-            loop.remove_signal_handler(number)
-        _restore()
+            signal.signal(number, lambda number, _: loop.call_soon_threadsafe(handle, signal.Signals(number)))
+        try:
+            yield
+        finally:
+            _restore()
+
+
+@contextmanager
+def _woken_by_signals(loop: asyncio.AbstractEventLoop) -> Iterator[None]:
+    """A signal interrupts the loop's wait, so that its handler runs at once, whichever thread has received it."""
+    reader, writer = socket.socketpair()
+    with reader, writer:
+        reader.setblocking(False)
+        writer.setblocking(False)
+        loop.add_reader(reader, lambda: reader.recv(4096))
+        before = signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
+        try:
+            yield
+        finally:
+            signal.set_wakeup_fd(before)
+            loop.remove_reader(reader)
 
 
 def _restore(*, in_child: bool = False) -> None:
@@ -53,21 +71,31 @@ def _restore(*, in_child: bool = False) -> None:
 # the server. The signals are blocked until the child has given the descriptor up.
 
 
+class _Forking(threading.local):
+    """The signals that a forking thread had blocked itself."""
+
+    blocked: set[int] | None = None
+
+
+_forking = _Forking()
+
+
 def _block_signals() -> None:
     if _replaced:
-        signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)
+        _forking.blocked = set(signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING))
 
 
 def _unblock_signals() -> None:
-    if _replaced:
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPING)
+    blocked, _forking.blocked = _forking.blocked, None
+    if blocked is not None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
 
 
 def _leave_signals_to_parent() -> None:
     if _replaced:
         signal.set_wakeup_fd(-1)
         _restore(in_child=True)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPING)
+    _unblock_signals()
 
 
 os.register_at_fork(before=_block_signals, after_in_parent=_unblock_signals, after_in_child=_leave_signals_to_parent)

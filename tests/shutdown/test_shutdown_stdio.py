@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
+import time
+from contextlib import suppress
 
 import pytest
 
@@ -78,3 +80,17 @@ def test_a_subscription_ends_with_its_result(notes: Notes) -> None:
         process.signal(signal.SIGTERM)
         assert process.receive()["id"] == 1
         assert asyncio.run(gone(process, within=1.0)) == 0
+
+
+def test_signals_without_pause_until_the_process_is_gone_still_end_it_with_0() -> None:
+    with runmcp() as process:
+        process.send(INITIALIZE)
+        process.receive()
+        with suppress(ProcessLookupError):
+            while process.popen.poll() is None:
+                for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+                    process.signal(number)
+                time.sleep(0.001)  # the storm itself, not a wait
+        assert process.wait() == 0
+        assert "Traceback" not in process.errors
+        assert "KeyboardInterrupt" not in process.errors
