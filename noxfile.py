@@ -1,5 +1,6 @@
-"""The versions that are supported, each with tests of every part: `nox`, or `make versions`.
+"""The versions that are supported, each with the tests that start no process and those of the transports.
 
+`nox`, or `make versions`; the whole suite: `nox -- tests`.
 nox skips the interpreters that a machine does not have, and says so.
 """
 
@@ -21,19 +22,9 @@ LOWEST = {
 EACH_ONCE = "each-once"
 """Sessions that have each interpreter and each Django once: what .ci/run has time for."""
 
-PARTS = [
-    "tests/notifications/test_notifications_in_process.py",
-    "tests/tools/test_confirmation.py",
-    "tests/tools/test_mcpserver.py",
-    "tests/asgi/test_mount.py",
-    "tests/test_sdk_boundary.py",
-    "tests/sessions/test_sessions.py",
-    "tests/stdio/test_stdio.py",
-    "tests/tools/test_threads.py",
-    "tests/tokens/test_tokens_admin.py",
-    "tests/tools/test_users.py",
-]
-"""Tests of what a version may break, in less than a minute; the whole suite: `nox -- tests`."""
+IN_PROCESS = ["-m", "not process and not serial"]
+WITH_A_PROCESS = ["tests/stdio/test_stdio.py", "tests/asgi/test_mount.py"]
+"""What a version of a dependency may break and only a process shows: the transports."""
 
 
 @nox.session
@@ -62,4 +53,6 @@ def lowest(session: nox.Session) -> None:
 
 def _test(session: nox.Session) -> None:
     session.run("python", "-c", "import django, mcp, sys; print(sys.version, django.__version__)")
-    session.run("python", "-m", "pytest", "-q", *(session.posargs or PARTS))
+    pytest = ["python", "-m", "pytest", "-q", "-n", "auto", "--dist", "worksteal"]
+    for tests in [session.posargs] if session.posargs else [IN_PROCESS, WITH_A_PROCESS]:
+        session.run(*pytest, *tests)

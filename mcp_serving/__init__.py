@@ -4,6 +4,8 @@ A name is imported when it is first used, so that other management commands of a
 ``INSTALLED_APPS`` load neither the MCP SDK nor Daphne.
 """
 
+# In one folder because the modules at the top are what the folders share, and each is too small for a folder.
+
 from __future__ import annotations
 
 from importlib import import_module
