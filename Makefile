@@ -10,7 +10,7 @@ FASTMCP := $(VENV)/fastmcp
 FASTMCP_READY := $(FASTMCP)/.ready
 SITE := build/docs
 
-.PHONY: run check test unit fuzz lint docs bench conformance clients versions clean
+.PHONY: run check test unit fuzz lint docs bench conformance accessibility screenshots clients versions clean
 
 run: $(READY)
 	$(BIN)/python manage.py migrate --verbosity 0
@@ -43,6 +43,14 @@ docs: $(READY)
 
 conformance: $(READY) $(NPM_READY)
 	$(BIN)/python -m tests.conformance.run
+
+# The pages of the console, looked at by axe-core.
+accessibility: $(READY) $(NPM_READY)
+	$(BIN)/python -m pytest tests/console/accessible_pages.py $(ARGS)
+
+# The pictures of docs/howto/console.md, from the example project.
+screenshots: $(READY)
+	$(BIN)/python -m tests.console.screenshots
 
 clients: $(READY) $(NPM_READY) $(FASTMCP_READY)
 	$(BIN)/python -m pytest tests/clients/real_clients.py tests/clients/inspector_pages.py $(ARGS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import shutil
@@ -80,6 +81,24 @@ class Page:
         self._command("Page.navigate", url=url)
         while self._message().get("method") != "Page.loadEventFired":
             pass
+
+    def show(self, width: int, scheme: str, height: int = 900) -> None:
+        """Make the page so many CSS pixels wide, in the colour scheme "light" or "dark"."""
+        mobile = width < 600
+        self._command(
+            "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=mobile
+        )
+        feature = {"name": "prefers-color-scheme", "value": scheme}
+        self._command("Emulation.setEmulatedMedia", features=[feature])
+
+    def screenshot(self) -> bytes:
+        """The whole page as PNG."""
+        self._command("Emulation.setScrollbarsHidden", hidden=True)
+        self.run("scrollTo(0, 0)")  # a bar that sticks to the top would stand in the middle of the picture
+        size = self._command("Page.getLayoutMetrics")["cssContentSize"]
+        clip = {"x": 0, "y": 0, "width": size["width"], "height": size["height"], "scale": 1}
+        data = self._command("Page.captureScreenshot", format="png", clip=clip, captureBeyondViewport=True)["data"]
+        return base64.b64decode(data)
 
     def run(self, code: str, **values: Any) -> Any:
         """What an async function with this body returns; it has the functions of page.js, and ``values``.

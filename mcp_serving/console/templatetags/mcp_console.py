@@ -12,7 +12,7 @@ from django.utils.http import urlencode
 from django.utils.safestring import SafeString, mark_safe
 from django.utils.translation import gettext as _
 
-from mcp_serving.console.contents import Part
+from mcp_serving.console.rendering.contents import Part
 
 register = template.Library()
 

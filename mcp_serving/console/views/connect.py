@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -29,37 +30,38 @@ PLACEHOLDER = "YOUR_TOKEN"
 @require_http_methods(["GET", "POST"])
 @console_view
 async def connect_a_client(request: HttpRequest) -> HttpResponse:
-    handlers = mounts_of_server()
-    urls = [request.build_absolute_uri(path) for handler in handlers for path in handler.paths]
+    handlers = {request.build_absolute_uri(path): each for each in mounts_of_server() for path in each.paths}
     context: dict[str, Any] = {
-        "urls": urls,
-        "access": [access_in_words(handler)[0] for handler in handlers for _path in handler.paths],
+        "addresses": [{"url": url, "access": access_in_words(each)[0]} for url, each in handlers.items()],
         "has_tokens": apps.is_installed("mcp_serving.tokens"),
         "has_sign_in": apps.is_installed("mcp_serving.oauth"),
         "may_add_tokens": await sync_to_async(request.user.has_perm)("mcp_tokens.add_token"),
         "days": LIFETIME.days,
     }
+    asked = request.POST.get("url") or request.GET.get("url")
+    url = asked if asked in handlers else next(iter(handlers), None)
     token = None
     if request.method == "POST":
         if not (context["has_tokens"] and context["may_add_tokens"]):
             raise PermissionDenied(_("You may not create tokens."))
         try:
-            context["token_row"], token = await sync_to_async(_issue)(request)
+            context["token_row"], token = await sync_to_async(_issue)(
+                request, handlers[url].access.callers.scopes if url is not None else ()
+            )
         except ValidationError as error:
             context["error"] = " ".join(error.messages)
-    if urls:
-        chosen, handler = urls[0], handlers[0]
-        needs_token = handler.access.callers.with_token
+    if url is not None:
+        needs_token = handlers[url].access.callers.with_token
         shown = token or (PLACEHOLDER if needs_token and context["has_tokens"] and not context["has_sign_in"] else None)
-        context |= {"url": chosen, "token": token, "needs_token": needs_token, "clients": _clients(chosen, shown)}
+        context |= {"url": url, "token": token, "needs_token": needs_token, "clients": _clients(url, shown)}
     return await page(request, "connect.html", context, section="connect", status=422 if "error" in context else 200)
 
 
-def _issue(request: HttpRequest) -> tuple[Any, str]:
-    """A token for the user of the page, and for nobody else."""
+def _issue(request: HttpRequest, scopes: Iterable[str]) -> tuple[Any, str]:
+    """A token for the user of the page, and for nobody else, with the scopes that the address needs."""
     tokens: Any = apps.get_model("mcp_tokens", "Token")._default_manager
     name = request.POST.get("name", "").strip() or _("made in the console")
-    row, text = tokens.issue(request.user, name=name[:100], expires=timezone.now() + LIFETIME)
+    row, text = tokens.issue(request.user, name=name[:100], scopes=scopes, expires=timezone.now() + LIFETIME)
     return row, text
 
 

@@ -13,6 +13,7 @@ from asgiref.sync import sync_to_async
 from django.core import checks
 from django.http import HttpRequest, HttpResponse
 from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
 from django.views.decorators.http import require_GET
 
 from mcp_serving import channel_layer, current_request, sdk
@@ -98,7 +99,9 @@ def access_in_words(handler: StreamableHTTPHandler) -> tuple[str, bool]:
         ways.append(_("clients with a bearer token"))
     words = _(" and ").join(ways)
     if callers.scopes:
-        words += _(", with the scopes %(scopes)s") % {"scopes": ", ".join(callers.scopes)}
+        words += ngettext(", with the scope %(scopes)s", ", with the scopes %(scopes)s", len(callers.scopes)) % {
+            "scopes": ", ".join(callers.scopes)
+        }
     return words, False
 
 

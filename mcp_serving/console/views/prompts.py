@@ -9,9 +9,9 @@ from django.views.decorators.http import require_GET
 from mcp import MCPError
 from mcp_types import PromptReference, ResourceTemplateReference
 
-from mcp_serving.console import contents, snippets
 from mcp_serving.console.access import console_view
 from mcp_serving.console.pages import catalog_for, offered_or_404, page, viewer_of
+from mcp_serving.console.rendering import contents, snippets
 from mcp_serving.console.served import client_for, server
 from mcp_serving.inspection.catalog import declaration_of
 

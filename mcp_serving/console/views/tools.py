@@ -16,14 +16,14 @@ from mcp import MCPError
 from mcp_types import CallToolResult, ErrorData, InputRequiredResult
 
 from mcp_serving import current_request
-from mcp_serving.console import contents, snippets
 from mcp_serving.console.access import console_view
-from mcp_serving.console.forms import SchemaForm, arguments_from_json
 from mcp_serving.console.pages import catalog_for, fragment, offered_or_404, page, viewer_of
-from mcp_serving.console.questions import Questions
+from mcp_serving.console.rendering import contents, snippets
+from mcp_serving.console.rendering.forms import SchemaForm, arguments_from_json
+from mcp_serving.console.rendering.questions import Questions
+from mcp_serving.console.rendering.words import permission_in_words, traits
 from mcp_serving.console.served import client_for, is_asgi, mounts_of_server, server
 from mcp_serving.console.sse import Emit, streaming
-from mcp_serving.console.words import permission_in_words, traits
 from mcp_serving.inspection.catalog import Offered, declaration_of
 
 if TYPE_CHECKING:

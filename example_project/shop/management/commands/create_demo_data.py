@@ -75,9 +75,10 @@ class Command(BaseCommand):
 
     def tell_how_to_sign_in(self, password: str) -> None:
         port = os.environ.get("EXAMPLE_PORT", "8000")
+        self.stdout.write(f"The console is at http://localhost:{port}/mcp-console/, for staff such as the user demo.")
         self.stdout.write(
             f"To sign in from an MCP client, add http://localhost:{port}/account/mcp to it. In the browser that it "
-            f"opens, log in as demo with the password {password}"
+            f"opens, or at the console, log in as demo with the password {password}"
         )
 
     def create(self, random: Random) -> None:
@@ -124,6 +125,8 @@ def create_demo_user() -> str:
     user.set_password(password)
     user.save()
     user.groups.add(Group.objects.get(name="clerk"))
+    may_create_tokens = Permission.objects.filter(content_type__app_label="mcp_tokens", codename="add_token")
+    user.user_permissions.set(may_create_tokens)
     return password
 
 

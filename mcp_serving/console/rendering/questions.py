@@ -10,7 +10,7 @@ from typing import Any
 from mcp_types import ElicitRequest, ElicitRequestFormParams, ElicitResult, InputRequiredResult, InputResponse
 from pydantic import TypeAdapter
 
-from mcp_serving.console.forms import SchemaForm
+from mcp_serving.console.rendering.forms import SchemaForm
 
 _REQUEST = TypeAdapter[ElicitRequest](ElicitRequest)
 

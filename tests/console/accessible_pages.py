@@ -1,0 +1,84 @@
+"""axe-core looks at each page of the console, light and dark, on a desktop and a phone: see `make accessibility`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.npm import MODULES
+from tests.support.browser import running_browser
+from tests.support.console import ConsolePage, console_page, serving_console, staff
+
+pytestmark = pytest.mark.process
+
+AXE = MODULES / "axe-core" / "axe.min.js"
+
+PAGES = [
+    "",
+    "tools/",
+    "tools/every_kind/",
+    "resources/",
+    "resources/read/?uri=console://json",
+    "resources/read/?uri=console://table",
+    "resources/read/?uri=console://nothing",
+    "resources/template/?uri=console://orders/{city}/{number}",
+    "prompts/",
+    "prompts/greeting/?show=1&argument-name=Bob",
+    "notifications/",
+    "connect/",
+    "view-as/",
+]
+
+
+@pytest.fixture(scope="module")
+def page(users_of_its_own: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConsolePage]:
+    staff("root")
+    notes = tmp_path_factory.mktemp("console") / "notes"
+    with (
+        serving_console("runmcp", notes) as (_, address),
+        running_browser(tmp_path_factory.mktemp("browser")) as browser,
+    ):
+        yield console_page(browser, address, "root")
+
+
+def serious(page: ConsolePage) -> list[str]:
+    """What axe-core finds serious or critical on the page, with the elements."""
+    page.page.run(AXE.read_text() + "\nglobalThis.axe = axe;")
+    found: list[str] = page.run(
+        """
+        const { violations, passes } = await axe.run(document);
+        if (passes.length < 10) throw new Error("axe-core has looked at nothing");
+        return violations
+          .filter(({ impact }) => impact === "serious" || impact === "critical")
+          .map(({ id, nodes }) => `${id}: ${nodes.map(({ html }) => html).join(" ")}`.slice(0, 1000));
+        """
+    )
+    return found
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("path", PAGES)
+def test_nothing_serious_is_found_on_a_page(page: ConsolePage, path: str, scheme: str, width: int) -> None:
+    page.page.show(width, scheme)
+    page.go(path)
+    assert serious(page) == []
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("tool", ["slow", "broken", "media", "delete", "give_back"])
+def test_nothing_serious_is_found_on_a_result_or_a_question(page: ConsolePage, tool: str, scheme: str) -> None:
+    page.page.show(1280, scheme)
+    asks = tool in ("delete", "give_back")
+    page.call(tool, wait=not asks, **({"name": "tea"} if asks else {}))
+    if asks:
+        page.wait_for("document.querySelector('#question form')")
+    assert serious(page) == []
+
+
+def test_a_phone_needs_no_scrolling_sideways(page: ConsolePage) -> None:
+    page.page.show(390, "light")
+    for path in PAGES:
+        page.go(path)
+        assert page.run("return document.documentElement.scrollWidth") <= 390, path
