@@ -12,12 +12,13 @@ from collections import Counter
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from mcp.server.streamable_http import GET_STREAM_KEY
-from mcp_types import CONNECTION_CLOSED, INVALID_REQUEST, ErrorData, JSONRPCError
-from pydantic_core import from_json
+from mcp_types import CONNECTION_CLOSED, INVALID_REQUEST
 from starlette.responses import Response
+
+from mcp_serving.workers import json_rpc
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
@@ -30,6 +31,8 @@ _TAKE_IN_TIMEOUT = 2.0
 _DELIVERY_SECONDS = 1.0
 """Seconds for which the id of a call stays reserved after its end if its client has left: its response may still be
 waiting in the SDK. With an event store, it is known when the SDK has delivered it."""
+
+_ENDED = "The session has ended; the call was cancelled."
 
 
 class _Progress(Enum):
@@ -127,19 +130,22 @@ class CallsInProgress:
             call: the call.
             has_ended: returns whether the session has ended.
         """
+        request_id = call.id
+        assert request_id is not None
         is_stream = False
         last_event = b""
 
         async def send_response(message: Message) -> None:
             nonlocal is_stream, last_event
             if message["type"] == "http.response.start":
-                is_stream = _is_event_stream(message)
+                is_stream = json_rpc.is_event_stream(message)
             else:
                 is_over = not message.get("more_body", False)
                 if is_stream and b"data: {" in (body := message.get("body", b"")):
                     last_event = body
-                if is_stream and is_over and has_ended() and not _answers(last_event, call):
-                    await send({"type": "http.response.body", "body": _ended_event(call), "more_body": True})
+                if is_stream and is_over and has_ended() and not json_rpc.is_response_event(last_event, request_id):
+                    event = json_rpc.error_event(request_id, CONNECTION_CLOSED, _ENDED)
+                    await send({"type": "http.response.body", "body": event, "more_body": True})
                 if is_over or call.progress is _Progress.FINISHED:
                     self.release(call)
             await send(message)
@@ -173,44 +179,9 @@ class CallsInProgress:
                 del self._ending[session]
 
 
-def request_id_of(body: bytes) -> int | str | None:
-    """The id of the JSON-RPC request in a body; None if there is no valid request in it."""
-    try:
-        message: Any = from_json(body)
-    except ValueError:  # the SDK answers it
-        return None
-    request_id = message.get("id") if isinstance(message, dict) and "method" in message else None
-    return request_id if isinstance(request_id, int | str) and not isinstance(request_id, bool) else None
-
-
-def refused_id(request_id: int | str | None) -> Response:
+def refused_id(request_id: int | str) -> Response:
     """The response to a request whose id is in use."""
-    error = ErrorData(code=INVALID_REQUEST, message="A request with this id is in progress; use another id")
-    return Response(_error(request_id, error), status_code=409, media_type="application/json")
-
-
-def _is_event_stream(start: Message) -> bool:
-    return any(
-        name.lower() == b"content-type" and value.startswith(b"text/event-stream")
-        for name, value in start.get("headers", ())
+    text = "A request with this id is in progress; use another id"
+    return Response(
+        json_rpc.error_body(request_id, INVALID_REQUEST, text), status_code=409, media_type="application/json"
     )
-
-
-def _answers(event: bytes, call: Call) -> bool:
-    """Whether a server-sent event is the response to a call."""
-    _, _, data = event.partition(b"data: ")
-    try:
-        message: Any = from_json(data.strip())
-    except ValueError:
-        return False
-    return isinstance(message, dict) and "method" not in message and message.get("id") == call.id
-
-
-def _ended_event(call: Call) -> bytes:
-    error = ErrorData(code=CONNECTION_CLOSED, message="The session has ended; the call was cancelled.")
-    return b"event: message\r\ndata: %s\r\n\r\n" % _error(call.id, error)
-
-
-def _error(request_id: int | str | None, error: ErrorData) -> bytes:
-    message = JSONRPCError(jsonrpc="2.0", id=request_id, error=error)
-    return message.model_dump_json(by_alias=True, exclude_none=True).encode()

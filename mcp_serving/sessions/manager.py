@@ -19,12 +19,13 @@ from mcp_serving import current_request, sdk
 from mcp_serving.notifications.subscription_limits import subscribed_to
 from mcp_serving.security.principal import principal
 from mcp_serving.sessions import session_ids
-from mcp_serving.sessions.calls import CallsInProgress, refused_id, request_id_of
+from mcp_serving.sessions.calls import CallsInProgress, refused_id
 from mcp_serving.sessions.limits import TOO_MANY_SESSIONS, TOO_MANY_STREAMS, Limits, counted
 from mcp_serving.sessions.resumable_events import SessionEvents
 from mcp_serving.sessions.resumption import replay_missed_events
 from mcp_serving.sessions.session_ids import SessionId
 from mcp_serving.web_servers.request_body import read_body, with_body
+from mcp_serving.workers.json_rpc import request_in
 from mcp_serving.workers.outgoing_request import RelayResult
 
 if TYPE_CHECKING:
@@ -156,12 +157,13 @@ class Sessions:
             body = await read_body(receive)
             if body is None:
                 return  # the client has left
-            request_id = request_id_of(body)
-            with self._calls.post(session.nonce, request_id) as call:
+            request = request_in(body)
+            with self._calls.post(session.nonce, None if request is None else request.id) as call:
                 if call is None:
-                    await refused_id(request_id)(scope, receive, send)
+                    assert request is not None
+                    await refused_id(request.id)(scope, receive, send)
                     return
-                if request_id is not None:
+                if request is not None:
                     send = self._calls.sending(send, call, partial(sdk.has_ended, self._manager, session.sdk_id))
                 await self._app(scope, with_body(body, receive), send)
 

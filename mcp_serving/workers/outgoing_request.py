@@ -6,15 +6,19 @@ import asyncio
 import time
 from collections import deque
 from dataclasses import dataclass
-from enum import Enum
+from enum import Enum, auto
 from typing import TYPE_CHECKING
+
+from mcp_types import CONNECTION_CLOSED
+from starlette.responses import Response
 
 from mcp_serving.web_servers.responses import Refusal
 from mcp_serving.workers import timeouts
+from mcp_serving.workers.json_rpc import error_body, error_event, is_event_stream
 from mcp_serving.workers.peer import MAX_MESSAGE_SIZE
 
 if TYPE_CHECKING:
-    from starlette.types import Receive, Scope, Send
+    from starlette.types import Message, Receive, Scope, Send
 
     from mcp_serving.workers.peer import Frame, Peer
 
@@ -41,6 +45,16 @@ class _Lost:
     """Whether the worker that had the session is gone. Otherwise it only cannot be reached."""
 
 
+class _Progress(Enum):
+    """How much of the response the client has been sent."""
+
+    NOT_STARTED = auto()
+    STARTED = auto()
+    BETWEEN_EVENTS = auto()
+    WITHIN_AN_EVENT = auto()
+    COMPLETE = auto()
+
+
 class OutgoingRequest:
     """A request whose session is in another worker.
 
@@ -55,6 +69,7 @@ class OutgoingRequest:
         self.is_complete = False
         """Whether the whole response has arrived."""
         self._may_have_arrived = True
+        self._progress = _Progress.NOT_STARTED
         self._arrived: deque[Frame | _Lost] = deque()
         self._has_changed = asyncio.Event()
         self._message_number: int | None = None
@@ -121,28 +136,44 @@ class OutgoingRequest:
         """Pass the response on until it is complete, or until the client has left."""
         client = asyncio.ensure_future(_client_leaves(receive))
         client.add_done_callback(lambda _: self._has_changed.set())
-        started = False
         try:
             while (frame := await self._next(client)) is not None:
                 if isinstance(frame, _Lost):
-                    if started:
+                    if self._progress is not _Progress.NOT_STARTED:
                         break  # the middleware aborts the response
                     if frame.gone:
                         return RelayResult.OWNER_GONE
                     await UNREACHABLE(scope, receive, send)
                     break
-                if "status" in frame:
-                    started = True
-                    # "Connection" concerns the client and the worker to which it is connected.
-                    headers = [(name, value) for name, value in frame["headers"] if name.lower() != b"connection"]
-                    await send({"type": "http.response.start", "status": frame["status"], "headers": headers})
-                await send({"type": "http.response.body", "body": frame["body"], "more_body": frame["more"]})
-                self._acknowledge(len(frame["body"]))
+                await self._send_part(frame, send)
                 if not frame["more"]:
                     break
             return RelayResult.ANSWERED
         finally:
             client.cancel()
+
+    async def _send_part(self, frame: Frame, send: Send) -> None:
+        if "status" in frame:
+            # "Connection" concerns the client and the worker to which it is connected.
+            headers = [(name, value) for name, value in frame["headers"] if name.lower() != b"connection"]
+            start = {"type": "http.response.start", "status": frame["status"], "headers": headers}
+            self._progress = _Progress.BETWEEN_EVENTS if is_event_stream(start) else _Progress.STARTED
+            await send(start)
+        if frame["body"] and self._progress in (_Progress.BETWEEN_EVENTS, _Progress.WITHIN_AN_EVENT):
+            is_whole = frame["body"].endswith((b"\r\n\r\n", b"\n\n"))
+            self._progress = _Progress.BETWEEN_EVENTS if is_whole else _Progress.WITHIN_AN_EVENT
+        if not frame["more"]:
+            self._progress = _Progress.COMPLETE
+        await send({"type": "http.response.body", "body": frame["body"], "more_body": frame["more"]})
+        self._acknowledge(len(frame["body"]))
+
+    async def send_error(self, request_id: int | str, text: str, send: Send) -> None:
+        """End the response with an error, if there is still room for one. The rest of the response is dropped."""
+        if self._progress is _Progress.NOT_STARTED:
+            response = Response(error_body(request_id, CONNECTION_CLOSED, text), media_type="application/json")
+            await response({"type": "http"}, _no_message, send)
+        elif self._progress is _Progress.BETWEEN_EVENTS:
+            await send({"type": "http.response.body", "body": error_event(request_id, CONNECTION_CLOSED, text)})
 
     async def _next(self, client: asyncio.Future[None]) -> Frame | _Lost | None:
         """The next part of the response; None if the client has left."""
@@ -161,3 +192,7 @@ class OutgoingRequest:
 async def _client_leaves(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
+
+
+async def _no_message() -> Message:
+    return {"type": "http.disconnect"}

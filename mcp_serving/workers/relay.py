@@ -18,10 +18,13 @@ from typing import TYPE_CHECKING, Any
 
 from mcp.server.transport_security import RequestBodyLimitMiddleware
 
+from mcp_serving import current_request
+from mcp_serving.logs import describe
 from mcp_serving.web_servers.request_body import read_body
 from mcp_serving.web_servers.responses import Refusal
 from mcp_serving.workers import scope_serialization
 from mcp_serving.workers.incoming_request import IncomingRequest
+from mcp_serving.workers.json_rpc import request_in
 from mcp_serving.workers.messaging import Messaging
 from mcp_serving.workers.outgoing_request import UNREACHABLE, OutgoingRequest, RelayResult
 from mcp_serving.workers.scope_serialization import UserNotSerializable
@@ -30,6 +33,7 @@ if TYPE_CHECKING:
     from channels.layers import BaseChannelLayer
     from starlette.types import ASGIApp, Receive, Scope, Send
 
+    from mcp_serving.workers.json_rpc import RequestInBody
     from mcp_serving.workers.peer import Frame, Peer
 
 logger = logging.getLogger(__name__)
@@ -115,10 +119,28 @@ class Relay:
         self._messaging.watch()
         try:
             outgoing.send_request(serialized, self._mount, body)
-            return await outgoing.answer(scope, receive, send)
+            request = request_in(body) if scope["method"] == "POST" else None
+            if request is None:
+                return await outgoing.answer(scope, receive, send)
+            return await self._answer_call(outgoing, request, scope, receive, send)
         finally:
             self._forget(outgoing)
             outgoing.close()
+
+    async def _answer_call(
+        self, outgoing: OutgoingRequest, request: RequestInBody, scope: Scope, receive: Receive, send: Send
+    ) -> RelayResult:
+        """Answer a call. A shutdown treats it like a call of this worker, although its handler is in another one."""
+        in_flight = current_request.get().in_flight
+        if in_flight is None:
+            return await outgoing.answer(scope, receive, send)
+        in_flight.name = describe(request.method, request.params)
+        # It is not known here whether the tool asks. The client may answer a question on a new connection.
+        in_flight.may_ask_client()
+        with in_flight.handled():
+            return await outgoing.answer(scope, receive, send)
+        await outgoing.send_error(request.id, "The server is shutting down; the call was cancelled.", send)
+        return RelayResult.ANSWERED
 
     def _forget(self, outgoing: OutgoingRequest) -> None:
         if self._outgoing.pop(outgoing.number, None) is not None:

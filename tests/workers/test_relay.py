@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import random
 import signal
 from collections.abc import Callable, Iterator
@@ -117,6 +118,68 @@ def test_a_relayed_call_is_answered_when_its_session_is_ended_at_the_same_time(p
     anyio.run(work)
     for worker in workers:
         assert "Traceback" not in worker.process.errors
+
+
+@pytest.mark.parametrize("json_response", [False, True])
+def test_a_relayed_call_that_outlasts_the_deadline_of_its_worker_gets_an_error(
+    json_response: bool, redis: Redis, notes: Notes
+) -> None:
+    async def work(workers: Workers) -> None:
+        async with Clients(workers[0].address) as owner, Clients(workers[1].address) as other:
+            relayed = await elsewhere(await owner.session(), other)
+            relayed.send("POST", "/mcp", call(7, "slow", seconds=30, name="too long"))
+            await asyncio.to_thread(notes.wait_for, "too long started")
+            workers[1].process.signal(signal.SIGTERM)
+            async with asyncio.timeout(DEADLINE):
+                answer = await relayed.answer()
+            (message,) = answer.messages
+            assert (answer.status, message["id"], message["error"]["code"]) == (200, 7, -32000)
+            assert "shutting down" in message["error"]["message"]
+
+    with started("runmcp", 2, redis, "tests.project.asgi", env=briefly(notes, 1, json_response)) as workers:
+        anyio.run(work, workers)
+        assert workers[1].process.wait() == 1
+        assert "tools/call 'slow'" in workers[1].process.errors
+        assert "Traceback" not in workers[1].process.errors
+
+
+def briefly(notes: Notes, seconds: float, json_response: bool = False) -> dict[str, str]:
+    """The environment of a worker whose shutdown takes so long at the most."""
+    configuration = {
+        "SERVER": "tests.project.mcp.server",
+        "HTTP_SERVER": "tests.project.serving.build_daphne",
+        "SHUTDOWN_TIMEOUT": seconds,
+    }
+    handler = {"json_response": json_response}
+    return {**notes.env, "TEST_MCP_SERVING": json.dumps(configuration), "TEST_HANDLER": json.dumps(handler)}
+
+
+def test_while_both_workers_shut_down_a_relayed_question_is_answered_on_a_new_connection(
+    redis: Redis, notes: Notes
+) -> None:
+    async def work(workers: Workers) -> None:
+        async with Clients(workers[0].address) as owner, Clients(workers[1].address) as other:
+            session = await owner.session(elicitation=True)
+            asking = await elsewhere(session, other)
+            params = {"_meta": {"progressToken": "steps"}, "name": "ask_slowly", "arguments": {}}
+            asking.send("POST", "/mcp", {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params})
+            events = asking.events(await asking.head())
+            assert (await anext(events))["params"]["message"] == "before"
+            for worker in workers:
+                worker.process.signal(signal.SIGTERM)
+                await asyncio.to_thread(worker.process.wait_for, "Shutting down: received SIGTERM")
+            question = await anext(events)
+            assert question["method"] == "elicitation/create"
+            answering = await elsewhere(session, other)
+            result = {"action": "accept", "content": {"word": "yes"}}
+            answer = {"jsonrpc": "2.0", "id": question["id"], "result": result}
+            assert (await answering.request("POST", "/mcp", answer)).status == 202
+            assert (await anext(events))["params"]["message"] == "after"
+            assert text_of(await anext(events)) == "yes"
+
+    with started("runmcp", 2, redis, "tests.project.asgi", env=briefly(notes, 20)) as workers:
+        anyio.run(work, workers)
+        assert [worker.process.wait() for worker in workers] == [0, 0]
 
 
 def test_a_stream_ends_cleanly_with_the_worker_that_relays_it_and_can_be_opened_anew(workers: Workers) -> None:
