@@ -12,3 +12,7 @@ application = get_wsgi_application()
 
 def only_bob(user: Any) -> bool:
     return str(user) == "bob"
+
+
+def everybody(user: Any) -> bool:
+    return bool(user.is_authenticated)
