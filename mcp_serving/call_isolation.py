@@ -58,6 +58,9 @@ async def isolate_call(call: Awaitable[T]) -> T:
         if anyio.current_effective_deadline() == -math.inf:  # this call is cancelled
             raise
         task = asyncio.current_task()
+        request = current_request.get().in_flight
+        if task is not None and task.cancelling() and request is not None and request.runs_in(task):
+            raise  # the task of an HTTP request: an ASGI middleware cancels it, with asyncio.timeout() for example
         while task is not None and task.cancelling():
             task.uncancel()
         raise RuntimeError("The handler was cancelled from within.") from error

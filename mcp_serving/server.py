@@ -14,7 +14,7 @@ from mcp_serving.errors import NoHTTPServer, ShutdownTimeout
 from mcp_serving.runtime import Runtime, end_subscriptions, imports_frozen, runtimes
 from mcp_serving.shutdown import os_signals
 from mcp_serving.shutdown.deadline import Deadline
-from mcp_serving.shutdown.drain import cancel_remaining, drain, end_unawaited_tasks
+from mcp_serving.shutdown.drain import cancel_remaining, drain, drain_after_delay, end_unawaited_tasks
 from mcp_serving.shutdown.in_flight import listed
 from mcp_serving.stdio.streams import StandardStreams
 from mcp_serving.stdio.transport import StdioTransport
@@ -253,6 +253,7 @@ class Server:
         self._is_shutting_down = True
         with deadline.scope():
             await self._drain(runtime)
+        await drain_after_delay(deadline, in_flight, end_subscriptions=end_subscriptions)
         unfinished = in_flight.names
         deadline.reserve(CLEANUP_SECONDS)
         await cancel_remaining(deadline, in_flight)

@@ -14,7 +14,7 @@ from mcp_serving import conf
 from mcp_serving.errors import AccessNotStated
 from mcp_serving.runtime import Runtime, end_subscriptions, imports_frozen, runtimes
 from mcp_serving.shutdown.deadline import Deadline
-from mcp_serving.shutdown.drain import cancel_remaining, drain
+from mcp_serving.shutdown.drain import cancel_remaining, drain, drain_after_delay
 from mcp_serving.shutdown.in_flight import listed
 from mcp_serving.web_servers import daphne, hypercorn, os_signals
 
@@ -28,6 +28,10 @@ logger = logging.getLogger(__name__)
 
 CLOSE_SECONDS = 5.0
 """Seconds that closing may take where no ``Server`` sets a deadline."""
+
+
+REOPEN_SECONDS = 5.0
+"""Seconds after a drain until requests are accepted again, if the event loop still runs. By then its server is gone."""
 
 
 class Handler(Protocol):
@@ -54,6 +58,8 @@ _loops_with_shutdown: WeakSet[asyncio.AbstractEventLoop] = WeakSet()
 """The event loops in which somebody drains the requests in flight at the end."""
 _loops_with_lifespan: WeakSet[asyncio.AbstractEventLoop] = WeakSet()
 """The event loops in which the ASGI lifespan closes the handlers at the end."""
+_drains: WeakKeyDictionary[asyncio.AbstractEventLoop, int] = WeakKeyDictionary()
+"""The number of drains that have begun in an event loop."""
 
 
 def register(handler: Handler) -> None:
@@ -98,7 +104,10 @@ async def start(server: LowLevelServer[Any]) -> LowLevelServer[Any]:
 async def serve_lifespan(server: LowLevelServer[Any], receive: Receive, send: Send) -> None:
     """The ASGI lifespan: at startup, start the handlers of a server; at shutdown, close all handlers."""
     await receive()
-    _loops_with_lifespan.add(asyncio.get_running_loop())
+    loop = asyncio.get_running_loop()
+    _loops_with_lifespan.add(loop)
+    if number := _drains.get(loop, 0):
+        _accept_again(number)
     try:
         await start(server)
     except Exception as error:
@@ -136,10 +145,14 @@ def install_shutdown_hook() -> None:
 
 async def drain_on_signal(*, closes: bool) -> None:
     """Finish the calls and end the streams. A web server would wait for an open stream for ever, or cut it."""
+    loop = asyncio.get_running_loop()
+    number = _drains[loop] = _drains.get(loop, 0) + 1
     in_flights = [runtime.in_flight for runtime in runtimes()]
     seconds = conf.configuration().shutdown_timeout
-    with Deadline(seconds).scope():
+    deadline = Deadline(seconds)
+    with deadline.scope():
         await drain(*in_flights, end_subscriptions=end_subscriptions)
+    await drain_after_delay(deadline, *in_flights, end_subscriptions=end_subscriptions)
     if unfinished := [name for in_flight in in_flights for name in in_flight.names]:
         logger.error(
             "The shutdown's deadline of %g seconds passed with %d still running, now cancelled: %s. See "
@@ -151,6 +164,17 @@ async def drain_on_signal(*, closes: bool) -> None:
     await cancel_remaining(Deadline(CLOSE_SECONDS), *in_flights)
     if closes:
         await close()
+    loop.call_later(REOPEN_SECONDS, _accept_again, number)
+
+
+def _accept_again(number: int) -> None:
+    """Accept requests after a drain, unless a later drain has begun: another web server may run in the event loop."""
+    loop = asyncio.get_running_loop()
+    if _drains.get(loop, 0) != number:
+        return
+    _loops_with_shutdown.discard(loop)
+    for runtime in runtimes():
+        runtime.in_flight.accept_again()
 
 
 async def _close_for_good() -> None:

@@ -148,7 +148,7 @@ class DaphneTransport:
             ListenError: an endpoint cannot be bound.
         """
         warn_of_missing_protections()
-        self._server.application = RequestTrackingMiddleware(self._server.application, in_flight)
+        self._server.application = RequestTrackingMiddleware(self._server.application, in_flight, is_outermost=True)
         self.started.set_result(None)
         await self._listening.wait()
         if self._failure is not None:

@@ -25,6 +25,14 @@ class Deadline:
         """Seconds left, never below zero."""
         return max(0.0, self._time - anyio.current_time())
 
+    @property
+    def lateness(self) -> float:
+        """Seconds since the deadline, if it has passed.
+
+        The event loop notices a deadline within milliseconds, unless it was blocked or the process was stopped.
+        """
+        return max(0.0, anyio.current_time() - self._time)
+
     def reserve(self, seconds: float) -> None:
         """Leave at least these seconds from now, also if the deadline has passed, and after each ``cut``."""
         self._time = max(self._time, anyio.current_time() + seconds)

@@ -5,8 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+import anyio
+
 from mcp_serving.shutdown.deadline import Deadline
 from mcp_serving.shutdown.in_flight import CANCELLED_SECONDS, InFlightRequests
+
+MAX_GRACE_SECONDS = 1.0
+"""Seconds that calls get at the most if the event loop was held up beyond the deadline."""
 
 
 async def drain(*in_flights: InFlightRequests, end_subscriptions: Callable[[], None]) -> None:
@@ -21,6 +26,17 @@ async def drain(*in_flights: InFlightRequests, end_subscriptions: Callable[[], N
             stream.end()
     for in_flight in in_flights:
         await in_flight.all_closed()
+
+
+async def drain_after_delay(
+    deadline: Deadline, *in_flights: InFlightRequests, end_subscriptions: Callable[[], None]
+) -> None:
+    """Drain a little longer if the event loop was held up beyond the deadline, by SIGSTOP for example.
+
+    Calls that have finished meanwhile have had no chance to be answered.
+    """
+    with anyio.move_on_after(min(deadline.lateness, MAX_GRACE_SECONDS)):
+        await drain(*in_flights, end_subscriptions=end_subscriptions)
 
 
 async def cancel_remaining(deadline: Deadline, *in_flights: InFlightRequests) -> None:

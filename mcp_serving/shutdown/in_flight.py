@@ -41,6 +41,9 @@ class Connection(Protocol):
     def disconnect(self) -> bool:
         """Tell the application that its client has left; False if the application does not wait for the client."""
 
+    def runs_in(self, task: asyncio.Task[object]) -> bool:
+        """Whether the application runs in this task."""
+
     async def finish(self) -> None:
         """End the response in place of the application, and cancel the application."""
 
@@ -126,6 +129,10 @@ class InFlightRequest:
         self._handler.scope.cancel()
         return True
 
+    def runs_in(self, task: asyncio.Task[object]) -> bool:
+        """Whether the application of an HTTP request runs in this task, and so its MCP handler."""
+        return self.connection is not None and self.connection.runs_in(task)
+
     def cancel(self) -> None:
         """Cancel the MCP handler, so that the client still gets a response; end a request without a handler."""
         if self._handler is not None:
@@ -205,6 +212,11 @@ class InFlightRequests:
     def changed(self) -> None:
         """Wake whoever waits."""
         self._changed.set()
+
+    def accept_again(self) -> None:
+        """Forget the last shutdown, which the event loop has survived."""
+        self.draining = False
+        self.unread = 0
 
     @property
     def names(self) -> list[str]:

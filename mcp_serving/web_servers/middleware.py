@@ -37,11 +37,18 @@ def http_request(scope: Scope) -> HTTPRequest | None:
 
 
 class RequestTrackingMiddleware:
-    """An ASGI middleware: every request through it is in flight until it is answered."""
+    """An ASGI middleware: every request through it is in flight until it is answered.
 
-    def __init__(self, app: ASGIApp, in_flight: InFlightRequests) -> None:
+    Args:
+        app: the application.
+        in_flight: all requests that the same shutdown waits for.
+        is_outermost: no other middleware is around it, which could answer in place of a cancelled application.
+    """
+
+    def __init__(self, app: ASGIApp, in_flight: InFlightRequests, *, is_outermost: bool = False) -> None:
         self._app = app
         self._in_flight = in_flight
+        self._is_outermost = is_outermost
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
@@ -65,9 +72,13 @@ class RequestTrackingMiddleware:
                 await self._app({**scope, _SCOPE_KEY: request}, request.client.receive, request.response.send)
             await request.complete()
         except asyncio.CancelledError:
-            if not self._in_flight.draining:
-                raise
-            await request.fail(503, SHUTTING_DOWN.text)
+            if self._in_flight.draining:
+                await request.fail(503, SHUTTING_DOWN.text)
+                return
+            if self._is_outermost:  # Daphne would never answer it
+                logger.error("%s was cancelled before it was answered.", request.in_flight.name)
+                await request.fail(500, "Internal Server Error")
+            raise
         except BaseException:  # also sys.exit() in a view, which must not end the web server
             logger.exception("%s raised an exception.", request.in_flight.name)
             await request.fail(500, "Internal Server Error")
@@ -112,6 +123,9 @@ class WebSocket:
     def disconnect(self) -> bool:
         return self.client.end()
 
+    def runs_in(self, task: asyncio.Task[object]) -> bool:
+        return task is self._task
+
     async def finish(self) -> None:
         if self._task is not None:
             self._task.cancel()
@@ -131,7 +145,7 @@ class HTTPRequest:
         self._wait_cancelled = False
         self.in_flight = in_flight.open(f"{escaped(scope['method'][:20])} {scope['path'][:100]!r}", connection=self)
         self.client = HTTPMessages(receive, self.in_flight)
-        self.response = ResponseSender(send, self.in_flight)
+        self.response = ResponseSender(scope["method"], send, self.in_flight)
 
     def close(self) -> None:
         """It is answered."""
@@ -194,7 +208,14 @@ class HTTPRequest:
     # For the shutdown
 
     def disconnect(self) -> bool:
-        return self.client.end()
+        if self.client.end():
+            return True
+        # An application that sends events and does not wait for its client: the end of its task ends the stream.
+        is_sending = self.in_flight.kind is Kind.STREAM and self.response.progress is Progress.STREAMING_EVENTS
+        return is_sending and self._task is not None and self._task.cancel()
+
+    def runs_in(self, task: asyncio.Task[object]) -> bool:
+        return task is self._call
 
     async def finish(self) -> None:
         try:

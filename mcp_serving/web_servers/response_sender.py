@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from starlette.responses import PlainTextResponse
 
+from mcp_serving.shutdown.in_flight import Kind
 from mcp_serving.web_servers import daphne
 
 if TYPE_CHECKING:
@@ -28,9 +29,11 @@ class Progress(Enum):
 class ResponseSender:
     """Sends the response of one HTTP request, and knows how far it has got."""
 
-    def __init__(self, send: Send, in_flight: InFlightRequest) -> None:
+    def __init__(self, method: str, send: Send, in_flight: InFlightRequest) -> None:
         self.progress = Progress.NOT_STARTED
+        self._method = method
         self._send = send
+        self._in_flight = in_flight
         self._back_pressure = daphne.BackPressure.of(send, in_flight)
 
     async def send(self, message: Message) -> None:
@@ -44,6 +47,8 @@ class ResponseSender:
     async def _start(self, message: Message) -> None:
         is_stream = _is_event_stream(message)
         self.progress = Progress.STREAMING_EVENTS if is_stream else Progress.STARTED
+        if is_stream and self._method == "GET" and self._in_flight.kind is Kind.CALL:
+            self._in_flight.become_stream()  # of a Django view: it may never end by itself
         await self._send(message)
         if is_stream:
             # Daphne sends the headers with the first part of the body, but an event may come much later.

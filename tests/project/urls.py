@@ -57,6 +57,20 @@ def flood(request: HttpRequest) -> StreamingHttpResponse:
     return StreamingHttpResponse(parts())
 
 
+def events(request: HttpRequest) -> StreamingHttpResponse:
+    """Server-sent events without an end."""
+
+    async def parts() -> AsyncIterator[str]:
+        note("events view started")
+        try:
+            yield "data: first\n\n"
+            await asyncio.Event().wait()
+        finally:
+            note("events view finally")
+
+    return StreamingHttpResponse(parts(), content_type="text/event-stream")
+
+
 def resident_memory() -> int:
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGESIZE")
@@ -82,4 +96,5 @@ urlpatterns = [
     path("slow-async/", slow_async),
     path("broken-stream/", broken_stream),
     path("flood/", flood),
+    path("events/", events),
 ]

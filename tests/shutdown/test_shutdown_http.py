@@ -316,3 +316,18 @@ def test_a_call_whose_client_has_left_is_not_waited_for(generation: str, notes: 
         assert "Traceback" not in process.errors
     assert {"slow finally", "async view finally"} <= set(notes.all())
     assert notes.all()[-1] == "lifespan left"
+
+
+def test_a_view_that_streams_events_is_a_standing_stream(notes: Notes) -> None:
+    async def talk(process: Process, address: str) -> None:
+        async with Clients(address) as clients:
+            stream = await clients.connect()
+            stream.send("GET", "/events/")
+            await stream.head()
+            await told(notes.wait_for, "events view started")
+            process.signal(signal.SIGTERM)
+            assert await gone(process) == 0
+
+    with serving_http("--shutdown-timeout", "60", env=notes.env) as (process, address):
+        asyncio.run(talk(process, address))
+    assert notes.all()[-2:] == ["events view finally", "lifespan left"]
