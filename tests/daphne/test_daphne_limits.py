@@ -26,8 +26,8 @@ from tests.support.harness import DEADLINE, Process, call, runmcp, text_of, wait
 from tests.support.http_client import Clients
 from tests.support.raw_http import Request, exchange, post
 
-AT_ONCE = 2.0
-"""Seconds; what is not answered at once is answered after the read timeout, or never."""
+AT_ONCE = 6.0
+"""Seconds on a busy machine. Otherwise the answer comes after the read timeout of a minute, or never."""
 
 LIMIT = 1_000_000
 

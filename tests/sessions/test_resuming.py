@@ -474,7 +474,7 @@ def test_while_redis_is_stopped_events_cost_no_time_and_one_line(
                 assert await events.store_event("1", progress(2)) == ""
                 assert await events.replay_events_after(first, lambda event: asyncio.sleep(0)) is None
             await events.forget()
-            assert time.monotonic() - began < 1
+            assert time.monotonic() - began < 10  # a hundred times the timeout would be more
             redis_of_its_own.start()
             assert await left(events, await kept_again(events)) == []
             assert await left(events, first) == ["again"]
@@ -489,6 +489,7 @@ def test_while_redis_is_stopped_events_cost_no_time_and_one_line(
 
 
 @pytest.mark.process
+@pytest.mark.serial
 def test_a_redis_that_hangs_holds_up_one_event_now_and_then(
     redis_of_its_own: Redis, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -751,7 +752,7 @@ def test_calls_are_answered_as_ever_while_redis_is_away_and_resumed_when_it_is_b
             assert not has_id(answer_of_call())
         stream = resumed(address, "/redis", session, before)
         assert (stream.status, stream.read()) == (200, b"")  # and its client tries again
-        assert time.monotonic() - began < 5
+        assert time.monotonic() - began < 15
         redis_of_its_own.start()
         wait_until(lambda: has_id(answer_of_call()), "events are kept again")
         assert b"missed finished" in whole(address, "/redis", session, lost_call(address, "/redis", session))

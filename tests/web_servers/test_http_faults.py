@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
+import time
 from collections.abc import Iterator
 from http.client import IncompleteRead
-from statistics import median
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -21,8 +21,8 @@ from tests.support.asgi_servers import ALL, serving
 from tests.support.harness import Notes, Process, call, serving_http, text_of, wait_until
 from tests.support.raw_http import Request, exchange, headers_of, open_session, post
 
-AT_ONCE = 0.5
-"""Seconds; what is held back comes after 15, or at Daphne's next poll."""
+AT_ONCE = 10.0
+"""Seconds on a busy machine; headers that are held back come with the first ping, after 15."""
 
 
 class Served:
@@ -62,20 +62,22 @@ def test_the_headers_of_a_get_stream_come_before_its_first_event(served: Served)
 @pytest.mark.process
 def test_the_headers_of_an_sse_answer_come_before_its_first_event(served: Served) -> None:
     session = open_session(served.address, "/mcp")
-    answer = post(served.address, "/mcp", call(1, "slow", seconds=1), session)
+    answer = post(served.address, "/mcp", call(1, "slow", seconds=2), session)
     assert answer.header("content-type").startswith("text/event-stream")
-    assert answer.seconds < AT_ONCE
     assert text_of(json.loads(answer.event()["data"])) == "slow finished"
+    assert time.monotonic() - answer.sent > answer.seconds + 0.2
     answer.leave()
 
 
 @pytest.mark.process
 def test_progress_reaches_a_modern_client_while_the_tool_works(served: Served) -> None:
-    message = call(1, "count", modern=True, to=2, pause=1)
+    message = call(1, "count", modern=True, to=2, pause=2)
     message["params"]["_meta"] = {**message["params"]["_meta"], "progressToken": 1}
     answer = post(served.address, "/mcp", message)
     assert json.loads(answer.event()["data"])["params"]["progress"] == 1
-    assert answer.seconds < AT_ONCE
+    first = time.monotonic()
+    assert json.loads(answer.event()["data"])["params"]["progress"] == 2
+    assert time.monotonic() > first + 0.2
     answer.leave()
 
 
@@ -177,7 +179,7 @@ def test_an_exception_is_answered_at_once_and_logged_once(guarded: tuple[Process
         assert answer.status == 500
         seconds.append(answer.seconds)
         answer.read()
-    assert median(seconds) < 0.25  # Daphne's own poll would come half a second later
+    assert min(seconds[1:]) < 0.5  # Daphne polls once a second, so that each answer after the first would take one
     wait_until(lambda: process.errors.count("RuntimeError: the application broke") - before >= 8, "the tracebacks")
     assert process.errors.count("RuntimeError: the application broke") - before == 8
     assert process.errors.count(f"GET '{path}' raised an exception") == 8
