@@ -57,7 +57,7 @@ PRIVATE_NAMES_LEFT = {("oauth.views.discovery", "_get_endpoint_url")}
 DAPHNE_IMPORTS_LEFT = {"server"}
 LARGE_MODULES_LEFT = {"tools.server"}
 LARGE_FUNCTIONS_LEFT: set[str] = set()
-LARGE_FOLDERS_LEFT = {"mcp_serving/console"}
+LARGE_FOLDERS_LEFT: set[str] = set()
 
 
 def short(module: str) -> str:
