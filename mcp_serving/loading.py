@@ -98,6 +98,8 @@ def load_server(path: str) -> Any:
 
 def cause_of(error: Exception) -> str:
     """An exception in one line, with the file and line in the project's code where it was raised."""
+    if isinstance(error, SyntaxError) and error.filename is not None:
+        return f"{type(error).__name__}: {error.msg} ({error.filename}, line {error.lineno})"
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not _is_library(frame.filename)]
     where = f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
     return f"{in_one_line(error)}{where}"

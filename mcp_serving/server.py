@@ -73,8 +73,8 @@ class Server:
         self._server: LowLevelServer[Any] = sdk.low_level(mcp)
         if self.transport.uses_http and http_server is None:
             raise NoHTTPServer(
-                f"Transport {str(self.transport)!r} needs a Daphne server: set MCP_SERVING['HTTP_SERVER'], or give "
-                "--http-server, the dotted path to the callable that builds it; in Python, http_server=..."
+                f"Transport {str(self.transport)!r} needs a Daphne server: give runmcp a port, such as 8000, or set "
+                "MCP_SERVING['HTTP_SERVER'] to the callable that builds it; in Python, http_server=..."
             )
         self._http_server = http_server
         self._user = user

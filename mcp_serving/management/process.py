@@ -30,7 +30,7 @@ def open_closed_descriptors() -> None:
             os.dup2(null, descriptor)
             os.close(null)
     if taken:
-        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
+        _start_again()
 
 
 def exit_at_once(status: Any) -> NoReturn:
@@ -40,9 +40,23 @@ def exit_at_once(status: Any) -> NoReturn:
     block the exit of the interpreter. The shutdown has already waited for such threads until its deadline. Even
     without them, the interpreter's own cleanup takes longer than the shutdown of an idle server.
     """
+    _run_exit_functions()
+    os._exit(status if isinstance(status, int) else 0 if status is None else 1)
+
+
+def restart() -> NoReturn:
+    """Replace the process by a new one with the same command line."""
+    _run_exit_functions()
+    _start_again()
+
+
+def _run_exit_functions() -> None:
     atexit._run_exitfuncs()
     logging.shutdown()
     for stream in filter(None, (sys.stdout, sys.stderr)):  # None if the process was started with it closed
         with suppress(OSError, ValueError):
             stream.flush()
-    os._exit(status if isinstance(status, int) else 0 if status is None else 1)
+
+
+def _start_again() -> NoReturn:
+    os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])

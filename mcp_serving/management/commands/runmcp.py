@@ -6,6 +6,7 @@ import logging
 import os
 import select
 import signal
+import time
 import traceback
 from argparse import ArgumentParser
 from contextlib import suppress
@@ -19,7 +20,7 @@ from django.db import connections
 
 from mcp_serving import conf, errors, loading
 from mcp_serving.management.base import one_line_errors, user_named
-from mcp_serving.management.process import exit_at_once, open_closed_descriptors
+from mcp_serving.management.process import exit_at_once, open_closed_descriptors, restart
 from mcp_serving.sdk_installation import sdk_problem
 from mcp_serving.stdio.streams import StandardStreams, must_be_open
 from mcp_serving.transport import Transport
@@ -43,11 +44,19 @@ class Command(BaseCommand):
     _owns_process = False
     _server: Server | None = None
     _process_id = 0
+    _restarts = False
+    _started = 0.0
 
     requires_system_checks: list[str] = []  # noqa: RUF012 - runmcp itself checks what it needs, in one line
     help = "Serves the project's MCP server over stdio, over HTTP by a Daphne server, or over both."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
+        parser.add_argument(
+            "address",
+            nargs="?",
+            metavar="[ADDRESS:]PORT",
+            help="for http and both: build a Daphne server there around ASGI_APPLICATION; not with an HTTP_SERVER",
+        )
         parser.add_argument(
             "--transport",
             help="stdio, http or both; default: $MCP_TRANSPORT, MCP_SERVING['TRANSPORT'], stdio",
@@ -72,11 +81,17 @@ class Command(BaseCommand):
             metavar="NAME",
             help="the Django user who uses the server over stdio; default: nobody",
         )
+        parser.add_argument(
+            "--reload",
+            action="store_true",
+            help="for http: restart when the code changes",
+        )
 
     def run_from_argv(self, argv: list[str]) -> None:
         """Run in a process of its own. When the command ends, the process exits, even if threads still run."""
         self._owns_process = True
         self._process_id = os.getpid()
+        self._started = time.time()
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             if signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler):
                 signal.signal(number, self._on_signal)
@@ -91,6 +106,8 @@ class Command(BaseCommand):
             with suppress(OSError):
                 traceback.print_exc()
             status = 1
+        if self._restarts:
+            restart()
         exit_at_once(status)
 
     def _on_signal(self, number: int, _: object) -> None:
@@ -127,11 +144,33 @@ class Command(BaseCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         with one_line_errors():
             self._server = self._build(options)
+            if options["reload"]:
+                self._reload_on_changes(options)
             if settings.DEBUG and self._owns_process:
                 hint = Timer(MIGRATIONS_HINT_SECONDS, self._hint_at_migrations)
                 hint.daemon = True
                 hint.start()
             self._server.run(announce=self._announce, streams=self.streams)
+
+    def _reload_on_changes(self, options: dict[str, Any]) -> None:
+        if self._transport.uses_stdio:
+            raise CommandError("--reload is for --transport http: the client of stdio would lose its connection.")
+        if not self._owns_process:
+            raise CommandError("--reload restarts the process: start runmcp from a command line.")
+        from mcp_serving.management import reload
+
+        configuration = conf.configuration()
+        paths = (
+            options["server"] or configuration.server,
+            options["http_server"] or configuration.http_server,
+            getattr(settings, "ASGI_APPLICATION", None),
+        )
+        reload.when_code_changes(self._restart, [path for path in paths if path is not None], self._started)
+
+    def _restart(self) -> None:
+        assert self._server is not None
+        self._restarts = True
+        self._server.stop()
 
     def _hint_at_migrations(self) -> None:
         hint = StringIO()
@@ -165,9 +204,7 @@ class Command(BaseCommand):
         mcp = loading.load_server(path)
         if self._transport.uses_http and not (settings.DEBUG or settings.ALLOWED_HOSTS):
             raise CommandError("With DEBUG off, ALLOWED_HOSTS must have the host names of this server; it is empty.")
-        http_server = None
-        if self._transport.uses_http and (path := _path(options, "http_server") or configuration.http_server):
-            http_server = loading.load(path)
+        http_server = self._http_server(options)
         from mcp_serving import channel_layer
 
         if problem := channel_layer.problem():
@@ -182,6 +219,22 @@ class Command(BaseCommand):
             shutdown_timeout=configuration.shutdown_timeout if timeout is None else timeout,
             user=self._user(options["user"]),
         )
+
+    def _http_server(self, options: dict[str, Any]) -> Any:
+        """The Daphne server or its builder: at the address, or at a dotted path."""
+        address = options["address"]
+        option = _path(options, "http_server")
+        path = option or conf.configuration().http_server
+        if address is None:
+            return loading.load(path) if path is not None and self._transport.uses_http else None
+        if not self._transport.uses_http:
+            raise CommandError(f"The address {address} is for HTTP: give --transport http, too.")
+        if path is not None:
+            source = "--http-server" if option is not None else "MCP_SERVING['HTTP_SERVER']"
+            raise CommandError(f"Both {address} and {source} say where to listen: leave one of them out.")
+        from mcp_serving.management import development_server
+
+        return development_server.builder_at(address)
 
     def _user(self, name: str | None) -> AbstractBaseUser | None:
         if name is None:
