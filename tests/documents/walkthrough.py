@@ -158,7 +158,7 @@ def follow(page: Path, first: Shell, second: Shell, project: Path) -> str:
         for command, printed in commands(text):
             if "--transport http" in command or "--transport both" in command:
                 ready = re.escape(printed.strip()).replace("8000", r"(\d+)")
-                line = first.start(command, ready)
+                line = first.start(command.replace("8000", "0"), ready)
                 (port,) = re.match(ready, line).groups()  # type: ignore[union-attr]
                 current = second
                 continue
