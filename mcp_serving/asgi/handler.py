@@ -218,13 +218,17 @@ class StreamableHTTPHandler:
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         if refusal := self._refusal(scope):
             await refusal(scope, receive, send)
+        elif page.is_wanted(scope):
+            await self.access.serve(self._serve_page, scope, receive, page.with_login(scope, send))
         else:
             await self.access.serve(self._serve_admitted, scope, receive, send)
 
+    async def _serve_page(self, scope: Scope, receive: Receive, send: Send) -> None:
+        callers = self.access.callers
+        await page.page_about(self._server, scope, needs_token=callers.with_token)(scope, receive, send)
+
     async def _serve_admitted(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if page.is_wanted(scope):
-            await page.page_about(self._server)(scope, receive, send)
-        elif (started := await self._started()) is None:
+        if (started := await self._started()) is None:
             await _NOT_STARTED(scope, receive, send)
         else:
             await _serve_mcp(started.mcp_endpoint, scope, receive, send)

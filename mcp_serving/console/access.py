@@ -8,20 +8,17 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from asgiref.sync import iscoroutinefunction, sync_to_async
-from django.apps import apps
-from django.conf import settings
 from django.contrib.auth import get_permission_codename, get_user_model
 from django.contrib.auth.views import redirect_to_login
 from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponseBase
-from django.shortcuts import resolve_url
 from django.templatetags.static import static
-from django.urls import Resolver404, resolve, reverse
 from django.utils.translation import gettext as _
 from django.views.decorators.cache import never_cache
 from django.views.decorators.csrf import csrf_protect
 
 from mcp_serving import conf, loading
+from mcp_serving.security.login import login_url
 
 View = Callable[..., Coroutine[Any, Any, HttpResponseBase]]
 
@@ -35,7 +32,7 @@ def console_view(view: View) -> View:
         if not await may_enter(user):
             if user.is_authenticated:
                 raise PermissionDenied(_("The MCP console is for staff."))
-            return redirect_to_login(request.get_full_path(), login_address())
+            return redirect_to_login(request.get_full_path(), login_url())
         request.user = user  # the user itself: what looks at it later needs no thread
         response = await view(request, *args, **kwargs)
         response.headers.setdefault("Content-Security-Policy", content_security_policy())
@@ -55,17 +52,6 @@ async def may_enter(user: Any) -> bool:
     accepts = loading.load(path)
     verdict = accepts(user) if iscoroutinefunction(accepts) else sync_to_async(accepts)(user)
     return bool(await verdict)
-
-
-def login_address() -> str:
-    """``LOGIN_URL``, or the login of the admin if there is no page at ``LOGIN_URL``."""
-    address = resolve_url(settings.LOGIN_URL)
-    try:
-        resolve(urlsplit(address).path)
-    except Resolver404:
-        if apps.is_installed("django.contrib.admin") and not urlsplit(address).netloc:
-            return reverse("admin:login")
-    return address
 
 
 def may_change_users(user: Any) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import sys
 from collections.abc import Callable, Sequence
@@ -193,3 +194,8 @@ CLIENTS = {
     )
 }
 """The clients that are known, by their names on the command line."""
+
+
+def slug(name: str) -> str:
+    """The name of a server as clients take it: letters, digits, hyphens and underscores."""
+    return re.sub(r"[^A-Za-z0-9_-]+", "-", name).strip("-") or "django"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +12,7 @@ import django
 from django.conf import settings
 
 from mcp_serving import conf, loading, sdk
-from mcp_serving.inspection.client_configurations import CLIENTS, Endpoint, MCPClient, Process
+from mcp_serving.inspection.client_configurations import CLIENTS, Endpoint, MCPClient, Process, slug
 from mcp_serving.inspection.config_files import write_entry
 
 
@@ -74,8 +73,3 @@ def _name(options: dict[str, Any]) -> str:
     if path is None:
         raise ValueError("No MCP server is named: set MCP_SERVING = {'SERVER': 'project.mcp.server'}, or give --name.")
     return slug(sdk.low_level(loading.load_server(path)).name)
-
-
-def slug(name: str) -> str:
-    """The name of a server as clients take it: letters, digits, hyphens and underscores."""
-    return re.sub(r"[^A-Za-z0-9_-]+", "-", name).strip("-") or "django"

@@ -196,7 +196,7 @@ def _check_urls() -> Iterator[CheckMessage]:
 
 
 def _check_login() -> Iterator[CheckMessage]:
-    from mcp_serving.oauth.views.authorization import has_view, login_url
+    from mcp_serving.security.login import has_view, login_url
 
     hint = "Set LOGIN_URL to your login page, or add django.contrib.auth.urls."
     try:

@@ -20,8 +20,7 @@ from mcp_serving.console.access import console_view
 from mcp_serving.console.pages import page
 from mcp_serving.console.served import mounts_of_server, server
 from mcp_serving.console.views.overview import access_in_words
-from mcp_serving.inspection.client_configurations import CLIENTS, Endpoint
-from mcp_serving.inspection.configure import slug
+from mcp_serving.inspection.client_configurations import CLIENTS, Endpoint, slug
 
 LIFETIME = timedelta(days=90)
 PLACEHOLDER = "YOUR_TOKEN"

@@ -11,8 +11,7 @@ from django.contrib.auth import logout
 from django.http import HttpRequest, HttpResponseRedirect
 from django.http.request import validate_host
 from django.http.response import HttpResponseBase
-from django.shortcuts import resolve_url
-from django.urls import NoReverseMatch, Resolver404, get_script_prefix, resolve, reverse
+from django.urls import reverse
 from django.utils.decorators import method_decorator
 from django.utils.http import url_has_allowed_host_and_scheme
 from django.utils.translation import gettext as _
@@ -26,6 +25,7 @@ from oauthlib.oauth2.rfc6749.errors import CustomOAuth2Error, InvalidClientIdErr
 
 from mcp_serving.oauth.provider.validator import LOOPBACK
 from mcp_serving.oauth.views.browsers import only_as_a_page
+from mcp_serving.security.login import login_url
 
 LONGEST_NAME = 80
 
@@ -140,31 +140,6 @@ def _bracketed(host: str) -> str:
         return f"[{host}]" if ipaddress.ip_address(host).version == 6 else host
     except ValueError:
         return host
-
-
-def login_url() -> str:
-    """``LOGIN_URL``, or the admin's login page where there is no page at ``LOGIN_URL``."""
-    url = resolve_url(settings.LOGIN_URL)
-    if has_view(url):
-        return url
-    try:
-        return reverse("admin:login")
-    except NoReverseMatch:
-        return url
-
-
-def has_view(url: str) -> bool:
-    """Whether there is a view at a URL of this site; a URL of another site counts as one."""
-    parts = urlsplit(url)
-    if parts.netloc:
-        return True
-    for path in (parts.path, "/" + parts.path.removeprefix(get_script_prefix())):
-        try:
-            resolve(path)
-        except Resolver404:
-            continue
-        return True
-    return False
 
 
 @require_POST

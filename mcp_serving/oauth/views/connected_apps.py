@@ -18,8 +18,9 @@ from django.views.generic import ListView, View
 from oauth2_provider.scopes import get_scopes_backend
 
 from mcp_serving.oauth.models import ConnectedApp
-from mcp_serving.oauth.views.authorization import login_url, readable_name
+from mcp_serving.oauth.views.authorization import readable_name
 from mcp_serving.oauth.views.browsers import only_as_a_page
+from mcp_serving.security.login import login_url
 
 
 class _OfTheUser(LoginRequiredMixin):
