@@ -9,8 +9,10 @@ from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import anyio
+import pydantic_core
 from mcp.shared.exceptions import MCPError
 from mcp_types import INTERNAL_ERROR
+from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 from pydantic import ValidationError
 
 from mcp_serving import current_request, sdk
@@ -34,8 +36,11 @@ async def isolate_request(
     takes each for an error of the request's parameters, wherever it comes from.
     """
     try:
-        return await isolate_call(call_next(ctx))
-    except MCPError:
+        result = await isolate_call(call_next(ctx))
+        _must_be_json(ctx, result)
+        return result
+    except MCPError as error:
+        _must_be_json(ctx, error.error)
         raise
     except Exception as error:
         if isinstance(error, ValidationError) and not sdk.takes(server, ctx):
@@ -43,6 +48,24 @@ async def isolate_request(
         current_request.note_failure(error)
         logger.exception("%s failed.", describe(ctx.method, ctx.params))
         raise MCPError(INTERNAL_ERROR, "Internal server error") from error
+
+
+def _must_be_json(ctx: ServerRequestContext[Any, Any], response: object) -> None:
+    """Check a response over HTTP for a client up to 2025-11-25.
+
+    The SDK finds out only when it writes the response, and then loses the call: its client gets an empty stream, or an
+    error without an id. For other clients it escapes a lone surrogate, and over stdio this package checks each line.
+
+    Raises:
+        MCPError: it cannot be written as JSON, for example because of a lone surrogate.
+    """
+    if ctx.request is None or ctx.protocol_version not in HANDSHAKE_PROTOCOL_VERSIONS:
+        return
+    try:
+        pydantic_core.to_json(response)
+    except ValueError as error:
+        logger.error("The response to %s cannot be written as JSON: %s", describe(ctx.method, ctx.params), error)
+        raise MCPError(INTERNAL_ERROR, "The response cannot be written as JSON.") from error
 
 
 async def isolate_call(call: Awaitable[T]) -> T:
