@@ -43,6 +43,7 @@ docs: $(READY)
 
 conformance: $(READY) $(NPM_READY)
 	$(BIN)/python -m tests.conformance.run
+	$(BIN)/python -m pytest tests/conformance/authorization.py
 
 # The pages of the console, looked at by axe-core.
 accessibility: $(READY) $(NPM_READY)
