@@ -146,6 +146,7 @@ def declaration_of(mcp: sdk.SDKServer, offered: Offered) -> Declaration:
         return Declaration(file=file, line=line)
     return Declaration(
         permission=_in_words(mcp.permission_of(offered.kind, offered.name)),
+        scopes=mcp.scopes.required("resource" if offered.kind == "template" else offered.kind, offered.name),
         asks_first=offered.kind == "tool" and offered.name in mcp.write_tools,
         file=file,
         line=line,

@@ -71,7 +71,14 @@ def test_the_list_of_tools_shows_words_for_annotations_and_can_be_filtered(page:
 def test_a_tool_is_described_with_permission_hints_schemas_and_source(page: ConsolePage) -> None:
     assert page.go("tools/delete/") == "delete"
     text = page.text("main")
-    for expected in ("Asks first; needs a permission.", "auth.view_user", "Can view user", "tests/project/console.py:"):
+    for expected in (
+        "Asks first; needs a permission.",
+        "auth.view_user",
+        "Can view user",
+        "things:delete",
+        "Delete your things",
+        "tests/project/console.py:",
+    ):
         assert expected in text
     assert '"required"' in page.run("return document.querySelector('details code').textContent")
 
@@ -445,6 +452,7 @@ def test_each_client_gets_the_address_and_a_token_that_works(site: Site) -> None
     page = site.page("root")
     page.go("connect/")
     assert f"{site.address}/mcp" in page.text("main")
+    assert "Its scopes: things:delete" in page.text("main")
     page.run(
         "document.getElementById('token-name').value = 'laptop';document.querySelector('main form').requestSubmit()"
     )

@@ -150,7 +150,7 @@ def who() -> str:
     return f"for {get_user()}"
 
 
-@server.write_tool(confirm="Delete {name}?", permission="auth.view_user")
+@server.write_tool(confirm="Delete {name}?", permission="auth.view_user", scopes=["things:delete"])
 def delete(name: str) -> str:
     """Asks first; needs a permission."""
     note(f"deleted {name}")

@@ -12,3 +12,4 @@ if "TEST_CONSOLE_ACCESS" in os.environ:
     MCP_SERVING["CONSOLE_ACCESS"] = os.environ["TEST_CONSOLE_ACCESS"]
 WSGI_APPLICATION = "tests.project.console_wsgi.application"
 USE_I18N = True
+OAUTH2_PROVIDER = {"SCOPES": {"things:delete": "Delete your things"}}

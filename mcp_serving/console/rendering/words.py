@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from django.apps import apps
+from django.conf import settings
 from django.utils.translation import gettext as _
 
 from mcp_serving.inspection.catalog import Declaration, Offered
@@ -46,25 +47,31 @@ _HINTS = ("read_only_hint", "destructive_hint", "idempotent_hint", "open_world_h
 
 
 @dataclass(frozen=True)
-class PermissionInWords:
-    """A permission, and what Django's admin calls it."""
+class NameInWords:
+    """A permission and what Django's admin calls it, or a scope and what the consent page says of it."""
 
     name: str
     words: str
 
 
-def permission_in_words(declaration: Declaration) -> list[PermissionInWords]:
+def permission_in_words(declaration: Declaration) -> list[NameInWords]:
     """Each permission that is needed. Makes a query."""
     if declaration.permission is None:
         return []
     names = declaration.permission.split(" and ")
     if not apps.is_installed("django.contrib.auth"):
-        return [PermissionInWords(name, "") for name in names]
+        return [NameInWords(name, "") for name in names]
     from django.contrib.auth.models import Permission
 
     found = []
     for name in names:
         app, _dot, codename = name.partition(".")
         words = Permission.objects.filter(content_type__app_label=app, codename=codename).values_list("name", flat=True)
-        found.append(PermissionInWords(name, words.first() or ""))
+        found.append(NameInWords(name, words.first() or ""))
     return found
+
+
+def scopes_in_words(declaration: Declaration) -> list[NameInWords]:
+    """Each scope that a token needs. The words are those of django-oauth-toolkit's setting, if it is there."""
+    words = getattr(settings, "OAUTH2_PROVIDER", {}).get("SCOPES", {})
+    return [NameInWords(scope, str(words.get(scope, ""))) for scope in declaration.scopes]

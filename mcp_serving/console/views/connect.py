@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from asgiref.sync import sync_to_async
 from django.apps import apps
@@ -21,6 +21,10 @@ from mcp_serving.console.pages import page
 from mcp_serving.console.served import mounts_of_server, server
 from mcp_serving.console.views.overview import access_in_words
 from mcp_serving.inspection.client_configurations import CLIENTS, Endpoint, slug
+from mcp_serving.tools.server import MCPServer
+
+if TYPE_CHECKING:
+    from mcp_serving.asgi.handler import StreamableHTTPHandler
 
 LIFETIME = timedelta(days=90)
 PLACEHOLDER = "YOUR_TOKEN"
@@ -39,14 +43,14 @@ async def connect_a_client(request: HttpRequest) -> HttpResponse:
     }
     asked = request.POST.get("url") or request.GET.get("url")
     url = asked if asked in handlers else next(iter(handlers), None)
+    scopes = _scopes(handlers[url]) if url is not None else []
+    context["scopes"] = scopes
     token = None
     if request.method == "POST":
         if not (context["has_tokens"] and context["may_add_tokens"]):
             raise PermissionDenied(_("You may not create tokens."))
         try:
-            context["token_row"], token = await sync_to_async(_issue)(
-                request, handlers[url].access.callers.scopes if url is not None else ()
-            )
+            context["token_row"], token = await sync_to_async(_issue)(request, scopes)
         except ValidationError as error:
             context["error"] = " ".join(error.messages)
     if url is not None:
@@ -56,8 +60,14 @@ async def connect_a_client(request: HttpRequest) -> HttpResponse:
     return await page(request, "connect.html", context, section="connect", status=422 if "error" in context else 200)
 
 
+def _scopes(handler: StreamableHTTPHandler) -> list[str]:
+    """Those that the address needs, and those of its tools: a token from here may do what its user may."""
+    of_tools = handler.mcp.scopes.all() if isinstance(handler.mcp, MCPServer) else []
+    return list(dict.fromkeys([*handler.access.callers.scopes, *of_tools]))
+
+
 def _issue(request: HttpRequest, scopes: Iterable[str]) -> tuple[Any, str]:
-    """A token for the user of the page, and for nobody else, with the scopes that the address needs."""
+    """A token for the user of the page, and for nobody else, with these scopes."""
     tokens: Any = apps.get_model("mcp_tokens", "Token")._default_manager
     name = request.POST.get("name", "").strip() or _("made in the console")
     row, text = tokens.issue(request.user, name=name[:100], scopes=scopes, expires=timezone.now() + LIFETIME)

@@ -21,7 +21,7 @@ from mcp_serving.console.pages import catalog_for, fragment, offered_or_404, pag
 from mcp_serving.console.rendering import contents, snippets
 from mcp_serving.console.rendering.forms import SchemaForm, arguments_from_json
 from mcp_serving.console.rendering.questions import Questions
-from mcp_serving.console.rendering.words import permission_in_words, traits
+from mcp_serving.console.rendering.words import permission_in_words, scopes_in_words, traits
 from mcp_serving.console.served import client_for, is_asgi, mounts_of_server, server
 from mcp_serving.console.sse import Emit, streaming
 from mcp_serving.inspection.catalog import Offered, declaration_of
@@ -52,6 +52,7 @@ async def tool_detail(request: HttpRequest, name: str) -> HttpResponse:
         "traits": traits(tool, declaration),
         "declaration": declaration,
         "permission": await sync_to_async(permission_in_words)(declaration),
+        "scopes": scopes_in_words(declaration),
         "output_schema": _json(declared.output_schema),
         "input_schema": _json(declared.input_schema),
         "form": await sync_to_async(SchemaForm)(declared.input_schema),
