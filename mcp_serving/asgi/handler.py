@@ -14,6 +14,7 @@ from django.urls.exceptions import Resolver404
 
 from mcp_serving import channel_layer, sdk
 from mcp_serving.asgi import lifecycle, page
+from mcp_serving.asgi.mounts import Mounts
 from mcp_serving.asgi.sdk_application import SDKApplication
 from mcp_serving.loading import discover
 from mcp_serving.runtime import Runtime
@@ -107,6 +108,7 @@ class StreamableHTTPHandler:
     ) -> None:
         self._mcp = mcp
         self._server = sdk.low_level(mcp)
+        self._mounts = Mounts(self._serve_relayed)
         self.paths: list[str] = []
         """The paths of ``urlpatterns``, relative to the router."""
         self.access = Access(
@@ -169,7 +171,8 @@ class StreamableHTTPHandler:
 
         Args:
             path: the path of the MCP endpoint, relative to the router.
-            middleware: an ASGI middleware to put around these routes only.
+            middleware: an ASGI middleware to put around these routes only. With several workers, it runs in the worker
+                that receives a request, and again in the worker that has its session.
 
         Example:
             >>> URLRouter([*mcp_handler.urlpatterns("mcp"), re_path(r"", django_asgi_app)])
@@ -177,6 +180,7 @@ class StreamableHTTPHandler:
         as_route: Any = re_path  # declared for Django's views only; URLRouter takes ASGI applications
         around: Callable[[ASGIApp], ASGIApp] = middleware or (lambda app: app)
         path = path.strip("/")
+        endpoint = self._mounts.add(self, around)
         self.paths.append(f"/{path}")
         others = [
             as_route(route.path_regex.pattern.removeprefix("^/"), around(partial(self._serve_other_route, route)))
@@ -185,7 +189,7 @@ class StreamableHTTPHandler:
         if self.access.metadata is not None:
             document = partial(self._serve_openly, self.access.metadata.document(f"/{path}"))
             others.append(as_route(rf"^{re.escape(f'{WELL_KNOWN}/{path}'.strip('/'))}/?\Z", around(document)))
-        return [as_route(rf"^{re.escape(path)}/?\Z", around(self)), *others]
+        return [as_route(rf"^{re.escape(path)}/?\Z", endpoint), *others]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -269,6 +273,12 @@ class StreamableHTTPHandler:
         _leave_double_slash_to_django(scope)
         await self._tracked(serve, scope, receive, send)
 
+    async def _serve_relayed(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if (started := await self._started()) is None:
+            await _NOT_STARTED(scope, receive, send)
+        else:
+            await _serve_mcp(started.sessions.serve_relayed, scope, receive, send)
+
     # The SDK's application
 
     async def start(self) -> SDKApplication:
@@ -312,7 +322,7 @@ class StreamableHTTPHandler:
         layer = channel_layer.shared_layer()
         if layer is None:
             return None
-        serve = partial(self._tracked, partial(_serve_mcp, application.sessions.serve_relayed))
+        serve = partial(self._tracked, self._mounts.serve_relayed)
         return Relay(layer, serve, self.place, application.max_body_size)
 
 

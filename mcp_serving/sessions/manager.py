@@ -25,8 +25,10 @@ from mcp_serving.sessions.resumable_events import SessionEvents
 from mcp_serving.sessions.resumption import replay_missed_events
 from mcp_serving.sessions.session_ids import SessionId
 from mcp_serving.web_servers.request_body import read_body, with_body
+from mcp_serving.web_servers.responses import Refusal
 from mcp_serving.workers.json_rpc import request_in
 from mcp_serving.workers.outgoing_request import RelayResult
+from mcp_serving.workers.scope_serialization import missing_entries
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -44,6 +46,7 @@ _METHOD = MCP_METHOD_HEADER.encode()
 _LISTEN = sdk.LISTEN.encode()
 _VERSION = MCP_PROTOCOL_VERSION_HEADER.encode()
 _LEGACY_VERSIONS = {version.encode() for version in HANDSHAKE_PROTOCOL_VERSIONS}
+_USER_MISSING = Refusal(500, "Internal Server Error")
 
 
 class Sessions:
@@ -69,6 +72,7 @@ class Sessions:
             manager.event_store.on_response = self._calls.response_stored
         self._relay: Relay | None = None
         self._has_warned = False
+        self._missing: set[tuple[str, ...]] = set()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if self._manager.event_store is None or self._manager.stateless:
@@ -115,10 +119,26 @@ class Sessions:
                 self._relay = None
 
     async def serve_relayed(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve a request that another worker has authenticated and relayed."""
+        """Serve a request that another worker has authenticated and relayed, after the mount's middleware."""
+        if missing := missing_entries(scope):
+            self._warn_of_missing(tuple(missing))
+            if "user" in missing:
+                await _USER_MISSING(scope, receive, send)
+                return
         owner = principal(scope)
         session = SessionId.of(session_ids.in_headers(scope), owner)
         await self._serve_in_session(session, owner, scope, receive, send)
+
+    def _warn_of_missing(self, names: tuple[str, ...]) -> None:
+        """Warn once for each combination: a tool could silently work for the wrong tenant."""
+        if names not in self._missing:
+            self._missing.add(names)
+            logger.warning(
+                "A relayed request lacks the scope entries %s: only text, numbers, lists, dicts and Django users reach "
+                "the worker that has the session. Give the middleware that sets them to urlpatterns(path, "
+                "middleware=...), which runs in both workers.",
+                ", ".join(map(repr, names)),
+            )
 
     async def _relay_request(
         self, session: SessionId, owner: str | None, scope: Scope, receive: Receive, send: Send

@@ -21,13 +21,11 @@ from mcp.server.transport_security import RequestBodyLimitMiddleware
 from mcp_serving import current_request
 from mcp_serving.logs import describe
 from mcp_serving.web_servers.request_body import read_body
-from mcp_serving.web_servers.responses import Refusal
 from mcp_serving.workers import scope_serialization
 from mcp_serving.workers.incoming_request import IncomingRequest
 from mcp_serving.workers.json_rpc import request_in
 from mcp_serving.workers.messaging import Messaging
 from mcp_serving.workers.outgoing_request import UNREACHABLE, OutgoingRequest, RelayResult
-from mcp_serving.workers.scope_serialization import UserNotSerializable
 
 if TYPE_CHECKING:
     from channels.layers import BaseChannelLayer
@@ -37,8 +35,6 @@ if TYPE_CHECKING:
     from mcp_serving.workers.peer import Frame, Peer
 
 logger = logging.getLogger(__name__)
-
-_CANNOT_BE_RELAYED = Refusal(500, "Internal Server Error")
 
 
 class Relay:
@@ -107,18 +103,12 @@ class Relay:
         if not self.channel:  # the response could not be sent here
             await UNREACHABLE(scope, receive, send)
             return RelayResult.ANSWERED
-        try:
-            serialized = scope_serialization.serialize(scope)
-        except UserNotSerializable as error:
-            logger.error("A request for a session in another worker cannot be relayed: %s.", error)
-            await _CANNOT_BE_RELAYED(scope, receive, send)
-            return RelayResult.ANSWERED
         outgoing = OutgoingRequest(next(self._numbers), peer)
         self._outgoing[outgoing.number] = outgoing
         peer.awaited += 1
         self._messaging.watch()
         try:
-            outgoing.send_request(serialized, self._mount, body)
+            outgoing.send_request(scope_serialization.serialize(scope), self._mount, body)
             request = request_in(body) if scope["method"] == "POST" else None
             if request is None:
                 return await outgoing.answer(scope, receive, send)

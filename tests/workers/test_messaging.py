@@ -12,8 +12,12 @@ import anyio
 import pytest
 from channels.exceptions import ChannelFull
 from channels.layers import InMemoryChannelLayer
+from mcp.server.lowlevel.server import Server as LowLevelServer
+from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from starlette.authentication import SimpleUser
 
+from mcp_serving.sessions.limits import Limits
+from mcp_serving.sessions.manager import Sessions
 from mcp_serving.workers import timeouts
 from mcp_serving.workers.messaging import Messaging
 from mcp_serving.workers.outgoing_request import RelayResult
@@ -558,17 +562,21 @@ def test_a_request_that_arrives_too_late_is_not_served_which_is_said_in_the_log(
     assert "Check that the clocks of all machines agree" in caplog.text
 
 
-def test_a_user_who_is_no_model_cannot_be_told_to_another_worker_which_is_said_in_the_log(
+def test_a_relayed_request_without_its_user_is_refused_which_is_said_in_the_log(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
+    """A user that is not a model's cannot be loaded in another worker. Without it, the request would be anonymous."""
+    manager = StreamableHTTPSessionManager(LowLevelServer("x"))
+
     async def work() -> None:
-        async with two(InMemoryChannelLayer()) as (here, there):
-            client = Client()
-            await client.asks(here, there.channel, user=SimpleUser("ann"))
-            assert client.status == 500
+        async with two(InMemoryChannelLayer(), Sessions(manager, Limits(1, 1, None)).serve_relayed) as (here, there):
+            for _ in range(2):
+                client = Client()
+                await client.asks(here, there.channel, user=SimpleUser("ann"))
+                assert client.status == 500
 
     run(work)
-    assert "cannot be relayed: scope['user'] is a starlette.authentication.SimpleUser" in caplog.text
+    assert caplog.text.count("A relayed request lacks the scope entries 'user'") == 1
 
 
 def test_a_layer_whose_receive_times_out_at_once_does_not_block_the_event_loop() -> None:

@@ -7,6 +7,7 @@ import json
 import random
 import signal
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import anyio
 import httpx2
@@ -92,6 +93,39 @@ def test_a_relayed_call_is_its_callers_and_nobody_elses_session_is_found(
     for name in (session, session[:-1], session.replace("specific", "specifik")):
         foreign = httpx2.post(away, json=message, headers={**headers_of(message, name), **theirs})
         assert (foreign.status_code, foreign.content) == (404, unknown.content)
+
+
+def test_a_relayed_call_has_the_context_of_its_request(redis: Redis) -> None:
+    """The middleware of the mount runs in both workers. Of an outer one, plain entries and the language arrive."""
+
+    def seen(address: str, path: str, session: str) -> dict[str, Any]:
+        message = call(1, "tenant")
+        answer = httpx2.post(address + path, json=message, headers={**headers_of(message, session), **acme})
+        found: dict[str, Any] = json.loads(text_of(json.loads(answer.text.partition("data: ")[2])))
+        return found
+
+    acme = {"X-Tenant": "acme"}
+    carried = {
+        "plain": {"seats": [1, 2.5, None, "ü"]},
+        "url": {"url_tenant": "acme"},
+        "language": "de",
+        "time zone": "Asia/Tokyo",
+    }
+    with started("uvicorn", 2, redis, "tests.project.tenants_asgi") as workers:
+        home, away = (worker.address for worker in workers)
+        for place in ("inside", "outside"):
+            path = f"/acme/{place}/mcp"
+            opening = httpx2.post(home + path, json=INITIALIZE, headers={**headers_of(INITIALIZE), **acme})
+            session = opening.headers["mcp-session-id"]
+            local, relayed = seen(home, path, session), seen(away, path, session)
+            assert local == {"object": "acme", "context": "acme", **carried}
+            if place == "inside":
+                assert relayed == local
+            else:
+                assert relayed == {"object": None, "context": "the default tenant", **carried}
+                seen(away, path, session)
+        assert workers[0].process.errors.count("A relayed request lacks the scope entries 'tenant'") == 1
+        assert "lacks" not in workers[1].process.errors
 
 
 def test_another_mount_does_not_serve_a_session_of_this_one(site: Workers) -> None:
