@@ -6,9 +6,10 @@ tests/test_sdk_boundary.py has a test for each of them, which fails when the SDK
 from __future__ import annotations
 
 import copy
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any, TypeAlias
+import logging
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from mcp_serving.errors import InvalidServer
 from mcp_serving.sdk_installation import sdk_problem
@@ -32,12 +33,16 @@ if TYPE_CHECKING:
     from mcp.server.auth.settings import AuthSettings
     from mcp.server.connection import Connection
     from mcp.server.context import ServerMiddleware, ServerRequestContext
+    from mcp.server.mcpserver.utilities.func_metadata import FuncMetadata
     from mcp.server.session import ServerSession
     from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
+    from pydantic import TypeAdapter
 
 LISTEN = "subscriptions/listen"
 
 SDKServer: TypeAlias = "MCPServer[Any] | LowLevelServer[Any]"
+
+M = TypeVar("M", bound="FuncMetadata")
 
 
 def low_level(server: object) -> LowLevelServer[Any]:
@@ -75,6 +80,21 @@ def joined(server: LowLevelServer[Any], state: Any, first: ServerMiddleware[Any]
     view.middleware = [first, *server.middleware]
     view._session_manager = None  # otherwise each restart would keep the session managers of all earlier starts
     return view
+
+
+@contextmanager
+def root_logger_unchanged() -> Iterator[None]:
+    """Keep the constructor of the SDK's ``MCPServer`` from adding a handler to the root logger.
+
+    Logging is set up by Django's ``LOGGING``.
+    """
+    root = logging.getLogger()
+    placeholder = logging.NullHandler()  # the SDK adds none if there is one
+    root.addHandler(placeholder)
+    try:
+        yield
+    finally:
+        root.removeHandler(placeholder)
 
 
 def listen_handler(server: LowLevelServer[Any]) -> ListenHandler | None:
@@ -150,6 +170,19 @@ def hide_input_schemas(server: LowLevelServer[Any], is_hidden: Callable[[str], b
 
     server.get_tool_input_schema = lambda name: None if is_hidden(name) else of_all_tools(name)
     return of_all_tools
+
+
+def replace_tool_metadata(server: MCPServer[Any], name: str, replace: Callable[[FuncMetadata], M]) -> M:
+    """Replace the SDK's description of a tool's arguments and result; returns the new one."""
+    tool = server._tool_manager.get_tool(name)
+    assert tool is not None
+    metadata = tool.fn_metadata = replace(tool.fn_metadata)
+    return metadata
+
+
+def output_adapter(metadata: FuncMetadata) -> TypeAdapter[Any]:
+    """The validator of a tool's result."""
+    return metadata._output_adapter(metadata.output_model)
 
 
 def set_served(manager: StreamableHTTPSessionManager, server: LowLevelServer[Any]) -> None:

@@ -12,6 +12,7 @@ from mcp.server.auth.settings import AuthSettings
 from mcp.server.connection import Connection
 from mcp.server.lowlevel.server import Server as LowLevelServer
 from mcp.server.mcpserver import MCPServer
+from mcp.server.mcpserver.utilities.func_metadata import FuncMetadata
 from mcp.server.session import ServerSession
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from pydantic import AnyHttpUrl
@@ -186,3 +187,22 @@ def test_an_mcpserver_keeps_what_it_was_given_in_these_private_managers() -> Non
     assert {kind: function.__name__ for kind, function in found.items() if function} == {k: k for k in named}
     assert sdk.function_of(server, "tool", "other") is None
     assert sdk.function_of(LowLevelServer("x"), "tool", "tool") is None
+
+
+def test_an_mcpserver_keeps_its_tools_in_this_private_attribute() -> None:
+    server = MCPServer("x")
+
+    @server.tool()
+    def number() -> int:
+        return 1
+
+    class Replaced(FuncMetadata):
+        def validate_arguments(self, arguments_to_validate: dict[str, Any]) -> dict[str, Any]:
+            seen.append(arguments_to_validate)
+            return super().validate_arguments(arguments_to_validate)
+
+    seen: list[dict[str, Any]] = []
+    metadata = sdk.replace_tool_metadata(server, "number", lambda old: Replaced(**dict(old)))
+    assert anyio.run(server.call_tool, "number", {}).structured_content == {"result": 1}  # type: ignore[union-attr]
+    assert seen == [{}]
+    assert sdk.output_adapter(metadata).validate_python({"result": 2}).result == 2

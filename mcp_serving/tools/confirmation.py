@@ -26,8 +26,8 @@ from pydantic.fields import FieldInfo
 
 from mcp_serving.errors import NoElicitation, UserCanceled, UserDeclined
 from mcp_serving.threads import DjangoThreads
+from mcp_serving.tools.declarations import ANSWER, CAN_ASK, Confirm, arguments_in_question, check_write_tool
 from mcp_serving.tools.functions import set_signature, signature_with_hints, type_hints
-from mcp_serving.tools.question import ANSWER, CAN_ASK, Confirm, arguments_in_question, check_write_tool
 from mcp_serving.tools.request_state import ask_about, use_answer
 
 _CONTEXT = "context_of_the_question_"

@@ -11,6 +11,7 @@ from weakref import WeakValueDictionary
 
 from django.db import transaction
 from mcp.server.mcpserver.exceptions import InvalidSignature
+from mcp.server.mcpserver.prompts import Prompt
 from mcp.server.mcpserver.resolve import Resolve, build_resolver_plans, find_resolved_parameters
 from mcp.server.mcpserver.resources import FunctionResource, Resource
 from mcp.server.mcpserver.tools import Tool
@@ -19,6 +20,8 @@ from mcp_types import INVALID_PARAMS
 from pydantic import ValidationError
 
 from mcp_serving.threads import DjangoThreads, is_async, non_atomic_databases
+from mcp_serving.tools.conversion import ToolMetadata, prompt_messages, resource_contents, with_converted_result
+from mcp_serving.validation_errors import summary
 
 
 def as_function(function: Callable[..., Any], name: str) -> Callable[..., Any]:
@@ -100,18 +103,34 @@ class AsyncFunctions:
 
     def make_tool(self, tool: Tool) -> Tool:
         """A copy of a tool of the SDK's class, whose function and resolvers are async."""
-        function = self.make(tool.fn)
+        metadata = ToolMetadata.of(tool.fn_metadata)
+        function = self.make(with_converted_result(tool.fn, metadata.convert_here, f"Tool {tool.name!r}"))
         resolved = find_resolved_parameters(function)
         fields = tool.fn_metadata.arg_model.model_fields
         plans = build_resolver_plans(resolved, {field.alias or name for name, field in fields.items()})
-        changes = {"fn": function, "is_async": True, "resolved_params": resolved, "resolver_plans": plans}
+        changes = {
+            "fn": function,
+            "fn_metadata": metadata,
+            "is_async": True,
+            "resolved_params": resolved,
+            "resolver_plans": plans,
+        }
         return tool.model_copy(update=changes)
 
     def make_resource(self, resource: Resource) -> Resource:
         """A copy of a resource of the SDK's class, whose function is async; other kinds of resources unchanged."""
         if not isinstance(resource, FunctionResource):
             return resource
-        return resource.model_copy(update={"fn": self.make(resource.fn)})
+        return resource.model_copy(update={"fn": self.make_reader(resource.fn, str(resource.uri))})
+
+    def make_reader(self, function: Callable[..., Any], uri: str) -> Callable[..., Awaitable[Any]]:
+        """The async function of a resource or template, whose result is text or bytes."""
+        return self.make(with_converted_result(function, resource_contents, f"Resource {uri!r}"))
+
+    def make_prompt(self, prompt: Prompt) -> Prompt:
+        """A copy of a prompt of the SDK's class, whose function is async and reports invalid arguments."""
+        function = with_converted_result(prompt.fn, prompt_messages, f"Prompt {prompt.name!r}")
+        return prompt.model_copy(update={"fn": _with_reported_arguments(self.make(function))})
 
     def _with_async_resolver(self, hint: Any) -> Any:
         if get_origin(hint) is not Annotated:
@@ -123,7 +142,7 @@ class AsyncFunctions:
         return Annotated[kind, *changed]
 
 
-def with_reported_arguments(function: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+def _with_reported_arguments(function: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
     """The function of a prompt, for which invalid arguments are reported to the client.
 
     The SDK treats them as a crash of the prompt.
@@ -137,8 +156,7 @@ def with_reported_arguments(function: Callable[..., Awaitable[Any]]) -> Callable
             # pydantic names the function in an error about its arguments; other errors are raised within it.
             if error.title != getattr(function, "__qualname__", None):
                 raise
-            invalid = "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors())
-            raise MCPError(INVALID_PARAMS, f"Wrong arguments: {invalid}") from error
+            raise MCPError(INVALID_PARAMS, f"Wrong arguments: {summary(error)}") from None
 
     return call
 

@@ -21,8 +21,8 @@ from mcp_types import ElicitResult
 from mcp_serving.preview.attempt import Attempt, attempt
 from mcp_serving.threads import DjangoThreads
 from mcp_serving.tools.confirmation import Answer, Confirmation, check_accepted, confirmed_signature, question_text
+from mcp_serving.tools.declarations import ANSWER, CAN_ASK, Confirm, arguments_in_question, check_write_tool
 from mcp_serving.tools.functions import set_signature, signature_with_hints, type_hints
-from mcp_serving.tools.question import ANSWER, CAN_ASK, Confirm, arguments_in_question, check_write_tool
 from mcp_serving.tools.request_state import Round, ask_about, current_round, use_answer
 
 MOST_QUESTIONS = 3

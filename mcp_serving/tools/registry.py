@@ -7,17 +7,18 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack
 
 from mcp_serving.tools.declarations import (
+    Confirm,
     Permission,
     already_declared,
     check_is_called,
     check_read_annotations,
     check_uri_template,
     check_write_annotations,
+    check_write_tool,
     name_of,
     validate_permission,
     validate_scopes,
 )
-from mcp_serving.tools.question import Confirm, check_write_tool
 
 if TYPE_CHECKING:
     from mcp.server.mcpserver.resources import ResourceSecurity

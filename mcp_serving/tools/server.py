@@ -1,10 +1,10 @@
+# In one module because these are the decorators of one class, which share their options.
 """``MCPServer``: the decorators that declare tools, resources and prompts."""
 
 from __future__ import annotations
 
-import logging
+import functools
 from collections.abc import Callable, Iterable
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 from mcp.server.lowlevel.server import LifespanResultT
@@ -12,11 +12,13 @@ from mcp.server.mcpserver.prompts import Prompt
 from mcp.shared.uri_template import UriTemplate
 from mcp_types import ToolAnnotations
 
-from mcp_serving import current_request
-from mcp_serving.threads import DjangoThreads, async_orm_thread
+from mcp_serving import sdk
+from mcp_serving.threads import DjangoThreads
 from mcp_serving.tools import request_state
 from mcp_serving.tools.confirmation import with_confirmation
+from mcp_serving.tools.conversion import ToolMetadata, with_converted_result
 from mcp_serving.tools.declarations import (
+    Confirm,
     Permission,
     check_is_called,
     check_read_annotations,
@@ -25,16 +27,11 @@ from mcp_serving.tools.declarations import (
     validate_permission,
     validate_scopes,
 )
-from mcp_serving.tools.functions import AsyncFunctions, as_function, with_reported_arguments
-from mcp_serving.tools.question import Confirm
+from mcp_serving.tools.functions import AsyncFunctions, as_function
 from mcp_serving.tools.registry import Registry, ResourceOptions, ToolOptions
 from mcp_serving.tools.visibility import DEFAULT_NAME, PermissionCheckingServer
-from mcp_serving.users import without_cached_permissions
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
     from mcp.server.mcpserver.resources import Resource
     from mcp.server.mcpserver.tools import Tool
     from mcp_types import Icon
@@ -93,7 +90,7 @@ class MCPServer(PermissionCheckingServer[LifespanResultT]):
         )
         options["tools"] = [self._functions.make_tool(tool) for tool in tools or ()]
         options["resources"] = [self._functions.make_resource(resource) for resource in resources or ()]
-        with _root_logger_left_alone():
+        with sdk.root_logger_unchanged():
             super().__init__(threads, name, title, description, instructions, website_url, icons, version, **options)
         for tool in tools or ():
             self._check_is_free("tool", tool.name)
@@ -101,7 +98,6 @@ class MCPServer(PermissionCheckingServer[LifespanResultT]):
         for resource in resources or ():
             self._check_is_free("resource", str(resource.uri))
             self._declared.add(("resource", str(resource.uri)))
-        self.middleware.insert(0, _with_current_request)
 
     # Tools
 
@@ -120,14 +116,42 @@ class MCPServer(PermissionCheckingServer[LifespanResultT]):
         scopes: Iterable[str] = (),
     ) -> None:
         """The SDK's ``add_tool``, with a ``permission`` and ``scopes``; see ``tool``."""
-        name = name_of(fn, name, "tool")
+        self._add_tool(
+            fn,
+            name_of(fn, name, "tool"),
+            permission,
+            scopes,
+            title=title,
+            description=description,
+            annotations=annotations,
+            icons=icons,
+            meta=meta,
+            structured_output=structured_output,
+        )
+
+    def _add_tool(
+        self,
+        function: Callable[..., Any],
+        name: str,
+        permission: Permission | None,
+        scopes: Iterable[str],
+        confirmed: Callable[[Callable[..., Any], str], Callable[..., Any]] | None = None,
+        **options: Any,
+    ) -> None:
         self._check_is_free("tool", name)
-        permission, scopes = validate_permission(name, permission), validate_scopes(name, scopes)
-        function = self._functions.make(as_function(fn, name))
-        super().add_tool(function, name, title, description, annotations, icons, meta, structured_output)
+        valid, valid_scopes = validate_permission(name, permission), validate_scopes(name, scopes)
+
+        def convert(result: Any) -> Any:
+            return metadata.convert_here(result)  # the SDK makes it from the function's signature, below
+
+        function = with_converted_result(as_function(function, name), convert, f"Tool {name!r}")
+        if confirmed is not None:
+            function = confirmed(function, name)
+        super().add_tool(self._functions.make(function), name, **options)
+        metadata = sdk.replace_tool_metadata(self, name, ToolMetadata.of)
         self._declared.add(("tool", name))
-        self._tool_permissions.require(name, permission)
-        self.scopes.require("tool", name, scopes)
+        self._tool_permissions.require(name, valid)
+        self.scopes.require("tool", name, valid_scopes)
 
     def remove_tool(self, name: str) -> None:
         super().remove_tool(name)
@@ -242,15 +266,30 @@ class MCPServer(PermissionCheckingServer[LifespanResultT]):
         def decorator(function: F) -> F:
             tool_name = name_of(function, name, "tool")
             check_write_annotations(tool_name, annotations)
-            confirmed = _confirming(preview)(as_function(function, tool_name), tool_name, confirm, self._threads)
-            shown = annotations or WRITE
-            self.tool(tool_name, annotations=shown, permission=permission, scopes=scopes, **options)(confirmed)
-            self.write_tools.append(tool_name)
-            if preview:
-                self.previewed_tools.append(tool_name)
+            shown: Any = {**options, "annotations": annotations or WRITE}
+            self._add_write_tool(function, tool_name, permission, scopes, confirm, preview, **shown)
             return function
 
         return decorator
+
+    def _add_write_tool(
+        self,
+        function: Callable[..., Any],
+        name: str,
+        permission: Permission | None,
+        scopes: Iterable[str],
+        confirm: Confirm,
+        preview: bool,
+        **options: Any,
+    ) -> None:
+        with_question = with_confirmation
+        if preview:  # a server without previews does not import them
+            from mcp_serving.tools.previewed import with_preview as with_question
+        confirmed = functools.partial(with_question, confirm=confirm, threads=self._threads)
+        self._add_tool(function, name, permission, scopes, confirmed, **options)
+        self.write_tools.append(name)
+        if preview:
+            self.previewed_tools.append(name)
 
     def check_databases(self) -> None:
         """Refuse databases without transactions if a tool has a preview.
@@ -281,10 +320,13 @@ class MCPServer(PermissionCheckingServer[LifespanResultT]):
             self._check_is_free("resource", uri)
             valid, valid_scopes = validate_permission(uri, permission), validate_scopes(uri, scopes)
             name = name_of(function, options.get("name"), "resource")
-            super(MCPServer, self).resource(uri, **options)(self._functions.make(as_function(function, name)))
-            if template.variable_names:  # otherwise the SDK has called add_resource
+            declare = super(MCPServer, self).resource(uri, **options)
+            if template.variable_names:
+                declare(self._functions.make_reader(as_function(function, name), uri))
                 self._declared.add(("resource", uri))
                 self._templates[uri] = template
+            else:  # it calls add_resource
+                declare(as_function(function, name))
             self._resource_permissions.require(uri, valid)
             self.scopes.require("resource", uri, valid_scopes)
             return function
@@ -325,8 +367,7 @@ class MCPServer(PermissionCheckingServer[LifespanResultT]):
 
     def add_prompt(self, prompt: Prompt) -> None:
         self._check_is_free("prompt", prompt.name)
-        function = with_reported_arguments(self._functions.make(prompt.fn))
-        super().add_prompt(prompt.model_copy(update={"fn": function}))
+        super().add_prompt(self._functions.make_prompt(prompt))
         self._declared.add(("prompt", prompt.name))
 
     def remove_prompt(self, name: str) -> None:
@@ -358,33 +399,3 @@ class MCPServer(PermissionCheckingServer[LifespanResultT]):
             for declaration, name in named:
                 getattr(server, declaration.decorator)(name, **declaration.options)(declaration.function)
         registry.is_included = True
-
-
-async def _with_current_request(ctx: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:
-    """The outermost middleware of the server: the request's user, and a thread for its async ORM calls."""
-    user = current_request.get().local_user
-    fresh = user and without_cached_permissions(user)
-    # Restored afterwards: a client in the same process runs its request in the task of the tool that uses it.
-    with current_request.updated(mcp_context=ctx, local_user=fresh, question_round=request_state.Round()):
-        async with async_orm_thread():
-            return await call_next(ctx)
-
-
-def _confirming(preview: bool) -> Callable[..., Callable[..., Any]]:
-    if not preview:
-        return with_confirmation
-    from mcp_serving.tools.previewed import with_preview  # loads Django's models, which most servers do not need here
-
-    return with_preview
-
-
-@contextmanager
-def _root_logger_left_alone() -> Iterator[None]:
-    """Keep the SDK's class from adding a handler to the root logger: logging is set up by Django."""
-    root = logging.getLogger()
-    placeholder = logging.NullHandler()  # the SDK adds none if there is one
-    root.addHandler(placeholder)
-    try:
-        yield
-    finally:
-        root.removeHandler(placeholder)

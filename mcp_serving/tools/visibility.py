@@ -35,9 +35,11 @@ from mcp_serving.errors import NoElicitation, UserCanceled, UserDeclined
 from mcp_serving.notifications.bus import ChannelLayerBus, SubscribedNotifications
 from mcp_serving.notifications.legacy import LegacySessions
 from mcp_serving.security.scopes import Scopes
-from mcp_serving.threads import DjangoThreads
+from mcp_serving.threads import DjangoThreads, async_orm_thread
+from mcp_serving.tools import request_state
 from mcp_serving.tools.declarations import ValidPermission, already_declared
 from mcp_serving.tools.permissions import Permissions
+from mcp_serving.users import without_cached_permissions
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Mapping
@@ -88,6 +90,7 @@ class PermissionCheckingServer(SDKMCPServer[LifespanResultT]):
             self.middleware.insert(0, legacy.middleware)
             low_level.add_request_handler("resources/subscribe", SubscribeRequestParams, legacy.subscribe)
             low_level.add_request_handler("resources/unsubscribe", UnsubscribeRequestParams, legacy.unsubscribe)
+        self.middleware.insert(0, _with_current_request)
         self._input_schema = sdk.hide_input_schemas(low_level, self._tool_permissions.__contains__)
 
     def _check_is_free(self, kind: str, name: str) -> None:
@@ -278,3 +281,13 @@ class PermissionCheckingServer(SDKMCPServer[LifespanResultT]):
             return function
 
         return decorator
+
+
+async def _with_current_request(ctx: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:
+    """The outermost middleware of the server: the request's user, and a thread for its async ORM calls."""
+    user = current_request.get().local_user
+    fresh = user and without_cached_permissions(user)
+    # Restored afterwards: a client in the same process runs its request in the task of the tool that uses it.
+    with current_request.updated(mcp_context=ctx, local_user=fresh, question_round=request_state.Round()):
+        async with async_orm_thread():
+            return await call_next(ctx)
