@@ -25,6 +25,7 @@ from mcp_serving.sessions.limits import Limits
 from mcp_serving.sessions.resumable_events import SessionEvents
 from mcp_serving.threads import async_orm_thread
 from mcp_serving.tools.visibility import PermissionCheckingServer
+from mcp_serving.web_servers import daphne
 from mcp_serving.web_servers.middleware import RequestTrackingMiddleware, http_request
 from mcp_serving.web_servers.responses import Refusal
 from mcp_serving.workers.relay import Relay
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
+_NOT_FOUND = Refusal(404, "Not Found")
 _NOT_STARTED = Refusal(503, "The MCP server could not be started.", headers={"retry-after": "5"})
 
 
@@ -213,6 +215,9 @@ class StreamableHTTPHandler:
     async def _tracked(self, app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a request through a ``RequestTrackingMiddleware``, unless there is one around the router."""
         if http_request(scope) is None:
+            if daphne.replaced_root_path(send) is not None:
+                await _NOT_FOUND(scope, receive, send)
+                return
             lifecycle.install_shutdown_hook()
             app = RequestTrackingMiddleware(app, Runtime.of(self._server).in_flight)
             # httptools leaves whitespace around the values, and the SDK compares values with the message.

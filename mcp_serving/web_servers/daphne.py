@@ -50,6 +50,17 @@ def abort(send: Send) -> None:
         protocol.transport.abortConnection()
 
 
+def replaced_root_path(send: Send) -> str | None:
+    """The root path of the Daphne server, if a client has replaced it; else None.
+
+    Daphne trusts the request header ``Daphne-Root-Path`` of any client.
+    """
+    server, protocol = _server_and_protocol(send)
+    if server is None or getattr(protocol, "root_path", server.root_path) == server.root_path:
+        return None
+    return str(server.root_path)
+
+
 def go_away(send: Send) -> None:
     """Close a WebSocket with the code 1001. ``websocket.close`` cannot: Autobahn reserves that code for itself."""
     _, protocol = _server_and_protocol(send)

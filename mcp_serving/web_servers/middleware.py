@@ -66,6 +66,8 @@ class RequestTrackingMiddleware:
                 await SHUTTING_DOWN(scope, receive, send)
                 return
             receive = allowed
+        if self._is_outermost and (root_path := daphne.replaced_root_path(send)) is not None:
+            scope = {**scope, "root_path": root_path}
         request = HTTPRequest(self._in_flight, scope, receive, send)
         try:
             with current_request.updated(in_flight=request.in_flight):

@@ -120,6 +120,10 @@ def test_the_loop_of_daphne_is_recognised_by_its_attribute_twisted_loop() -> Non
         assert not recognised.runs(runner.get_loop())
 
 
+def test_daphne_keeps_the_root_path_of_a_request_in_this_attribute() -> None:
+    assert "self.root_path = self.server.root_path" in inspect.getsource(WebRequest.process)
+
+
 def test_daphnes_send_is_a_partial_of_its_handle_reply_with_the_protocol() -> None:
     assert "send=partial(self.handle_reply, protocol)" in inspect.getsource(DaphneServer.create_application)
 

@@ -153,6 +153,19 @@ def test_a_client_that_leaves_within_its_body_costs_no_traceback(served: Served)
 
 
 @pytest.mark.process
+def test_a_client_cannot_replace_the_root_path(served: Served) -> None:
+    """Under ``runmcp`` the header is ignored; under ``daphne`` the mount answers 404."""
+    message = call(1, "echo", modern=True, text="served")
+    headers = headers_of(message)
+    replaced = Request(served.address, "/prefix/mcp", "POST", {**headers, "Daphne-Root-Path": "/prefix"}, message)
+    assert b"served" not in replaced.read()
+    assert replaced.status == 404
+    served.assert_quiet()
+    answer = Request(served.address, "/mcp", "POST", headers, message)
+    assert b"served" in answer.read()
+
+
+@pytest.mark.process
 def test_whitespace_around_a_header_is_no_part_of_it(served: Served) -> None:
     message = call(1, "echo", modern=True, text="padded")
     headers = {name: f" {value} \t" for name, value in headers_of(message).items()}
