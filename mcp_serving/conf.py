@@ -27,6 +27,7 @@ class Configuration:
     http_server: str | None = None
     transport: Transport = Transport.STDIO
     shutdown_timeout: float = DEFAULT_SHUTDOWN_TIMEOUT
+    shutdown_delay: float = 0.0
     channel_layer: str | None = None
     preview_mask: tuple[str, ...] = ()
     console_access: str | None = None
@@ -91,13 +92,22 @@ def valid_shutdown_timeout(value: object) -> float:
     Raises:
         InvalidShutdownTimeout: it is negative, not finite or not a number.
     """
+    return _seconds("timeout", value)
+
+
+def valid_shutdown_delay(value: object) -> float:
+    """The same for the delay before the shutdown."""
+    return _seconds("delay", value)
+
+
+def _seconds(name: str, value: object) -> float:
     try:
         seconds = float(value)  # type: ignore[arg-type]  # raises for everything that is not a number
     except (TypeError, ValueError, OverflowError):
         seconds = math.nan
     if isinstance(value, bool) or not (math.isfinite(seconds) and seconds >= 0):
         raise InvalidShutdownTimeout(
-            f"The shutdown timeout is {value!r}; it must be a number of seconds, finite and not negative."
+            f"The shutdown {name} is {value!r}; it must be a number of seconds, finite and not negative."
         )
     return seconds
 
@@ -125,6 +135,7 @@ _VALIDATORS: dict[str, Callable[[Any], Any]] = {
     "HTTP_SERVER": dotted_path,
     "TRANSPORT": Transport,
     "SHUTDOWN_TIMEOUT": valid_shutdown_timeout,
+    "SHUTDOWN_DELAY": valid_shutdown_delay,
     "CHANNEL_LAYER": _configured_layer,
     "PREVIEW_MASK": _field_paths,
     "CONSOLE_ACCESS": dotted_path,

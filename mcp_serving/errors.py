@@ -30,7 +30,7 @@ class AccessNotStated(ValueError):
 
 
 class InvalidShutdownTimeout(ValueError):
-    """The shutdown timeout is negative, NaN, infinite or not a number."""
+    """The shutdown timeout or delay is negative, NaN, infinite or not a number."""
 
 
 class ListenError(OSError):

@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from mcp_serving import current_request, sdk
-from mcp_serving.conf import DEFAULT_SHUTDOWN_TIMEOUT, valid_shutdown_timeout
+from mcp_serving.conf import DEFAULT_SHUTDOWN_TIMEOUT, valid_shutdown_delay, valid_shutdown_timeout
 from mcp_serving.errors import NoHTTPServer, ShutdownTimeout
 from mcp_serving.runtime import Runtime, end_subscriptions, imports_frozen, runtimes
 from mcp_serving.shutdown import os_signals
@@ -44,13 +44,15 @@ class Server:
         http_server: for http and both: a ``daphne.server.Server``, or a callable without arguments that returns one
             and is called once. It is served as given, except that signals and the shutdown are handled here.
         shutdown_timeout: seconds that the whole graceful shutdown may take.
+        shutdown_delay: seconds of further serving after the first signal, for http and both. ``mcp_serving.health``
+            reports meanwhile that the process is not ready. A second signal ends the delay.
         user: the Django user that ``get_user()`` returns over stdio; None for an anonymous user. Over HTTP it is the
             user of the request.
 
     Raises:
         InvalidServer: ``mcp`` is not a server of the SDK.
         InvalidTransport: ``transport`` is not stdio, http or both.
-        InvalidShutdownTimeout: ``shutdown_timeout`` is negative, not finite or not a number.
+        InvalidShutdownTimeout: ``shutdown_timeout`` or ``shutdown_delay`` is negative, not finite or not a number.
         NoHTTPServer: ``transport`` needs an ``http_server``.
 
     Example:
@@ -64,12 +66,14 @@ class Server:
         transport: Transport | str = Transport.STDIO,
         http_server: DaphneServer | Callable[[], DaphneServer] | None = None,
         shutdown_timeout: float = DEFAULT_SHUTDOWN_TIMEOUT,
+        shutdown_delay: float = 0.0,
         user: AbstractBaseUser | None = None,
     ) -> None:
         self.mcp = mcp
         """The server of the SDK."""
         self.transport = Transport(transport)
         self.shutdown_timeout = valid_shutdown_timeout(shutdown_timeout)
+        self._shutdown_delay = valid_shutdown_delay(shutdown_delay) if self.transport.uses_http else 0.0
         self._server: LowLevelServer[Any] = sdk.low_level(mcp)
         if self.transport.uses_http and http_server is None:
             raise NoHTTPServer(
@@ -83,6 +87,7 @@ class Server:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stdio: StdioTransport | None = None
         self._daphne: DaphneTransport | None = None
+        self._serving: Runtime | None = None
         self._stop_requested = asyncio.Event()
         self._stop_reason = ""
         self._is_shutting_down = False
@@ -187,6 +192,7 @@ class Server:
             self._stdio = StdioTransport(streams, runtime.in_flight, self._request_stop)
         try:
             await self._unless_stopped(self._start(runtime))
+            self._serving = runtime
             with imports_frozen():
                 await self._stop_requested.wait()
         finally:
@@ -240,6 +246,10 @@ class Server:
         if self._is_shutting_down:
             self._announce(f"Received {number.name} during the shutdown: cancelling what is left.")
             self._shutdown_deadline.cut()
+        elif self._shutdown_delay and self._serving is not None and not self._serving.in_flight.stopping:
+            self._serving.in_flight.stopping = True
+            self._announce(f"Received {number.name}: shutting down in {self._shutdown_delay:g} seconds.")
+            asyncio.get_running_loop().call_later(self._shutdown_delay, self._request_stop, f"received {number.name}")
         else:
             self._request_stop(f"received {number.name}")
 

@@ -18,7 +18,7 @@ PACKAGE = ROOT / "mcp_serving"
 
 LAYERS = [
     {"mcp_serving", "__main__", "tokens", "oauth", "console", "calls", "management"},
-    {"server", "checks", "apps"},
+    {"server", "checks", "apps", "health"},
     {"asgi"},
     {"sessions"},
     {"workers", "tools", "runtime", "testing", "inspection", "preview"},

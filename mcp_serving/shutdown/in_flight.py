@@ -177,6 +177,8 @@ class InFlightRequests:
     def __init__(self) -> None:
         self.draining = False
         """True from the start of a shutdown: new requests are refused."""
+        self.stopping = False
+        """True from the first signal on: a shutdown follows. Requests are still accepted until ``draining``."""
         self.unread = 0
         """The number of responses that a shutdown has abandoned because their clients had stopped reading."""
         self.handled: set[InFlightRequest] = set()

@@ -217,6 +217,7 @@ class Command(BaseCommand):
             transport=self._transport,
             http_server=http_server,
             shutdown_timeout=configuration.shutdown_timeout if timeout is None else timeout,
+            shutdown_delay=configuration.shutdown_delay,
             user=self._user(options["user"]),
         )
 
