@@ -23,7 +23,6 @@ from mcp_serving.security.access import ACCESS_OPTIONS, Access
 from mcp_serving.security.resource_metadata import WELL_KNOWN
 from mcp_serving.sessions.limits import Limits
 from mcp_serving.sessions.resumable_events import SessionEvents
-from mcp_serving.threads import async_orm_thread
 from mcp_serving.tools.visibility import PermissionCheckingServer
 from mcp_serving.web_servers import daphne
 from mcp_serving.web_servers.middleware import RequestTrackingMiddleware, http_request
@@ -263,9 +262,7 @@ class StreamableHTTPHandler:
             if (started := await self._started()) is None:
                 await _NOT_STARTED(scope, receive, send)
                 return
-            scope = {**scope, "root_path": _root_path(scope["path"], route)}
-            async with async_orm_thread():
-                await started.other_routes(scope, receive, send)
+            await started.serve_other_route(route, scope, receive, send)
 
         await self._serve_openly(partial(self.access.serve_anybody, serve), scope, receive, send)
 
@@ -341,12 +338,6 @@ async def _serve_mcp(app: ASGIApp, scope: Scope, receive: Receive, send: Send) -
     if scope["method"] == "GET":
         request.in_flight.become_stream()
     await app(scope, receive, send)
-
-
-def _root_path(path: str, route: Route) -> str:
-    """The part of the path before a route of the SDK's application: a router's prefix, the web server's root path."""
-    starts = (match.start() for match in re.finditer("/", path))
-    return next(path[:start] for start in starts if route.path_regex.match(path[start:]))
 
 
 def _leave_double_slash_to_django(scope: Scope) -> None:

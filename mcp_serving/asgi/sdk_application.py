@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
@@ -13,12 +14,13 @@ from mcp_serving import sdk
 from mcp_serving.asgi.scope_check import ScopeCheck
 from mcp_serving.sessions.manager import Sessions
 from mcp_serving.sessions.resumable_events import SessionEvents
+from mcp_serving.threads import async_orm_thread
 from mcp_serving.tools.visibility import PermissionCheckingServer
 from mcp_serving.web_servers.request_body import ValueLimitMiddleware
 
 if TYPE_CHECKING:
     from mcp.server.lowlevel.server import Server as LowLevelServer
-    from starlette.types import ASGIApp
+    from starlette.types import ASGIApp, Receive, Scope, Send
 
     from mcp_serving.security.access import Access
     from mcp_serving.sessions.limits import Limits
@@ -63,6 +65,12 @@ class SDKApplication:
         """Bytes that the body of a request may have."""
         return self._manager.max_request_body_size
 
+    async def serve_other_route(self, route: Route, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve a request for one of ``routes``, wherever the routes are mounted."""
+        scope = {**scope, "root_path": _root_path(scope["path"], route)}
+        async with async_orm_thread():
+            await self.other_routes(scope, receive, send)
+
     @asynccontextmanager
     async def run(self, server: LowLevelServer[Any], relay: Relay | None) -> AsyncIterator[None]:
         """Run the session manager for the length of a block.
@@ -79,3 +87,9 @@ class SDKApplication:
         finally:
             if isinstance(self._manager.event_store, SessionEvents):
                 await self._manager.event_store.aclose()
+
+
+def _root_path(path: str, route: Route) -> str:
+    """The part of the path before a route of the SDK's application: a router's prefix, the web server's root path."""
+    starts = (match.start() for match in re.finditer("/", path))
+    return next(path[:start] for start in starts if route.path_regex.match(path[start:]))
