@@ -73,6 +73,8 @@ def is_asgi(request: HttpRequest) -> bool:
 async def client_for(request: HttpRequest, user: Any, **options: Any) -> AsyncIterator[Client]:
     """A client of the server, which calls as ``user``."""
     mcp = server()
+    if is_asgi(request):
+        lifecycle.install_shutdown_hook()  # else a web server would wait for a subscription of the console for ever
     # A host of MCP Apps says so: tools may answer with less to clients that show no apps.
     extensions = [advertise(EXTENSION_ID, {"mimeTypes": [APP_MIME_TYPE]})]
     try:

@@ -314,7 +314,8 @@ def test_an_app_is_shown_in_a_sandbox_and_calls_tools_as_the_user(page: ConsoleP
         "const frame = document.querySelector('iframe'); return [frame.getAttribute('sandbox'), frame.src]"
     )
     assert attributes[0] == "allow-scripts allow-forms"
-    # The page cannot look into the frame: what the app was told and has asked for is seen through the debugger.
+    # The page cannot look into the frame. The app was told the result, called `who`, and wants a height that shows it.
+    page.wait_for("document.querySelector('iframe').style.height === height", height=f"{300 + len('for clerk')}px")
     assert page.run("return document.querySelector('iframe').contentDocument") is None
     page.page.go(attributes[1])
     assert page.run("return window.origin") == "null"

@@ -35,7 +35,10 @@ APP = """<!doctype html>
       document.getElementById("told").textContent = params.structuredContent.result;
       send({ id: "call", method: "tools/call", params: { name: "who", arguments: {} } });
     }
-    if (id === "call") document.getElementById("called").textContent = result.content[0].text;
+    if (id === "call") {
+      const text = document.getElementById("called").textContent = result.content[0].text;
+      send({ method: "ui/notifications/size-changed", params: { height: 300 + text.length } });
+    }
   });
   send({ id: "init", method: "ui/initialize", params: { protocolVersion: "2026-01-26" } });
 </script></body></html>"""
