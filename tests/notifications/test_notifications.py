@@ -1,4 +1,4 @@
-"""Events from anywhere: told in one process, heard by the clients of each."""
+"""Notifications that any process sends reach the clients of every process."""
 
 from __future__ import annotations
 
@@ -190,7 +190,7 @@ def run(work: Any) -> None:
     anyio.run(in_a_stack)
 
 
-def test_wherever_it_is_told_each_listener_of_each_process_hears_it_once(workers: Workers) -> None:
+def test_a_notification_from_anywhere_reaches_each_subscriber_in_each_process_once(workers: Workers) -> None:
     async def work(stack: Any) -> None:
         listeners = await workers.listeners(stack)
         one, two = [await stack.enter_async_context(Clients(address)) for address in workers.addresses]
@@ -212,7 +212,7 @@ def test_wherever_it_is_told_each_listener_of_each_process_hears_it_once(workers
     run(work)
 
 
-def test_what_is_rolled_back_is_never_heard_and_what_is_committed_not_before(workers: Workers) -> None:
+def test_subscribers_are_notified_after_the_commit_and_never_after_a_rollback(workers: Workers) -> None:
     async def work(stack: Any) -> None:
         one, two = [await stack.enter_async_context(Clients(address)) for address in workers.addresses]
         uris = [order(name) for name in ("w", "x", "y", "before-y", "fence")]
@@ -226,7 +226,7 @@ def test_what_is_rolled_back_is_never_heard_and_what_is_committed_not_before(wor
     run(work)
 
 
-def test_a_models_saves_and_deletes_are_told_of_the_resource_and_of_the_list(workers: Workers) -> None:
+def test_saving_and_deleting_an_object_notifies_of_its_resource_and_of_the_list(workers: Workers) -> None:
     async def work(stack: Any) -> None:
         one, two = [await stack.enter_async_context(Clients(address)) for address in workers.addresses]
         listeners = [await make(two, [order("with%20a%20blank"), FENCE]) for make in (modern_listener, older_listener)]
@@ -239,7 +239,7 @@ def test_a_models_saves_and_deletes_are_told_of_the_resource_and_of_the_list(wor
     run(work)
 
 
-def test_a_server_of_the_sdk_with_the_bus_hears_too(workers: Workers) -> None:
+def test_a_server_of_the_sdks_class_with_the_bus_is_notified(workers: Workers) -> None:
     async def work(stack: Any) -> None:
         clients = await stack.enter_async_context(Clients(workers.addresses[1]))
         listener = await modern_listener(clients, ["elsewhere://1", FENCE], "/sdk")
@@ -249,7 +249,7 @@ def test_a_server_of_the_sdk_with_the_bus_hears_too(workers: Workers) -> None:
     run(work)
 
 
-def test_what_a_server_does_not_have_its_clients_do_not_hear_of(workers: Workers) -> None:
+def test_clients_are_not_notified_of_resources_that_their_server_does_not_have(workers: Workers) -> None:
     async def work(stack: Any) -> None:
         clients = await stack.enter_async_context(Clients(workers.addresses[0]))
         listener = await modern_listener(clients, ["elsewhere://1", FENCE])
@@ -259,7 +259,7 @@ def test_what_a_server_does_not_have_its_clients_do_not_hear_of(workers: Workers
     run(work)
 
 
-def test_hundreds_of_listeners_at_one_worker_hear_each_event_once(workers: Workers) -> None:
+def test_hundreds_of_subscribers_at_one_worker_get_each_notification_once(workers: Workers) -> None:
     async def work(stack: Any) -> None:
         clients = await stack.enter_async_context(Clients(workers.addresses[1]))
         uris = [order("a"), order("b"), FENCE]
@@ -271,7 +271,7 @@ def test_hundreds_of_listeners_at_one_worker_hear_each_event_once(workers: Worke
     run(work)
 
 
-def test_an_older_session_hears_of_what_it_has_subscribed_to_until_it_unsubscribes(workers: Workers) -> None:
+def test_an_older_session_is_notified_of_its_subscriptions_until_it_unsubscribes(workers: Workers) -> None:
     async def work(stack: Any) -> None:
         clients = await stack.enter_async_context(Clients(workers.addresses[0]))
         session, listener = await older_session(clients, [order("a"), order("b"), FENCE])
@@ -283,7 +283,7 @@ def test_an_older_session_hears_of_what_it_has_subscribed_to_until_it_unsubscrib
     run(work)
 
 
-def test_older_clients_are_told_of_subscriptions_only_where_they_can_have_them(workers: Workers) -> None:
+def test_subscriptions_are_announced_to_older_clients_only_if_they_can_be_notified(workers: Workers) -> None:
     async def work(stack: Any) -> None:
         clients = await stack.enter_async_context(Clients(workers.addresses[0]))
         for path, can in (("/mcp", True), ("/stateless", False)):
@@ -299,7 +299,7 @@ def test_older_clients_are_told_of_subscriptions_only_where_they_can_have_them(w
     run(work)
 
 
-def test_while_redis_is_away_nothing_fails_and_then_events_are_heard_again(
+def test_nothing_fails_while_redis_is_unavailable_and_notifications_arrive_again_afterwards(
     redis_of_its_own: Redis, tmp_path: Path
 ) -> None:
     redis = redis_of_its_own
@@ -337,7 +337,7 @@ def test_while_redis_is_away_nothing_fails_and_then_events_are_heard_again(
             assert "Traceback" not in process.errors
 
 
-def test_a_server_starts_and_ends_promptly_while_redis_is_away(redis_of_its_own: Redis, tmp_path: Path) -> None:
+def test_a_server_starts_and_ends_promptly_while_redis_is_unavailable(redis_of_its_own: Redis, tmp_path: Path) -> None:
     site = Site(tmp_path, **redis_of_its_own.layers())
     redis_of_its_own.stop()
     with runmcp(env=site.env) as process:
@@ -348,7 +348,7 @@ def test_a_server_starts_and_ends_promptly_while_redis_is_away(redis_of_its_own:
         assert process.errors.count("The channel layer") == 1
 
 
-def test_without_a_channel_layer_a_process_hears_its_own(tmp_path: Path) -> None:
+def test_without_a_channel_layer_a_process_gets_its_own_notifications(tmp_path: Path) -> None:
     site = Site(tmp_path)
 
     async def work(stack: Any) -> None:

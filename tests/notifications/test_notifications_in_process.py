@@ -1,4 +1,4 @@
-"""Events within one process: users, slow clients, transactions of a test, models."""
+"""Notifications within one process: users, slow clients, limits, transactions, models, the channel layer."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def run(work: Any) -> None:
     anyio.run(work)
 
 
-def test_an_older_session_cannot_subscribe_to_what_is_hidden_and_cannot_tell_that_it_is() -> None:
+def test_an_older_session_cannot_tell_a_hidden_resource_from_a_missing_one_by_subscribing() -> None:
     server = made_server()
 
     async def refusal(session: Any, uri: str) -> str:
@@ -132,7 +132,7 @@ def test_an_older_session_cannot_subscribe_to_what_is_hidden_and_cannot_tell_tha
     run(work)
 
 
-def test_an_older_client_that_does_not_read_holds_up_no_other_and_nothing_piles_up() -> None:
+def test_an_older_client_that_does_not_read_delays_no_other_and_its_notifications_do_not_pile_up() -> None:
     server = made_server()
     uris = [f"open://{number}" for number in range(50)]
 
@@ -164,7 +164,7 @@ def test_an_older_client_that_does_not_read_holds_up_no_other_and_nothing_piles_
     run(work)
 
 
-def test_a_session_can_subscribe_to_so_many_resources_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_subscriptions_of_a_session_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(subscription_limits, "MAX_URIS", 2)
 
     async def work() -> None:
@@ -182,7 +182,7 @@ def test_a_session_can_subscribe_to_so_many_resources_and_no_more(monkeypatch: p
     run(work)
 
 
-def test_all_sessions_and_streams_of_a_user_together_can_subscribe_to_so_much_and_no_more(
+def test_the_subscriptions_of_one_user_are_limited_in_all_sessions_together(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def wanted(*uris: Any) -> dict[str, Any]:
@@ -279,7 +279,7 @@ def test_a_path_with_slashes_is_one_variable() -> None:
     run(work)
 
 
-def test_each_list_that_changes_is_told_to_older_sessions_without_a_subscription() -> None:
+def test_older_sessions_are_notified_of_changed_lists_without_a_subscription() -> None:
     async def work() -> None:
         heard = Heard()
         async with client(made_server(), mode="legacy", message_handler=heard) as session:
@@ -292,7 +292,7 @@ def test_each_list_that_changes_is_told_to_older_sessions_without_a_subscription
     run(work)
 
 
-def test_a_server_with_a_bus_of_its_own_hears_what_is_published_there_alone() -> None:
+def test_a_server_with_its_own_bus_gets_only_the_notifications_of_that_bus() -> None:
     server = made_server(subscriptions=InMemorySubscriptionBus())
 
     async def work() -> None:
@@ -308,7 +308,7 @@ def test_a_server_with_a_bus_of_its_own_hears_what_is_published_there_alone() ->
     run(work)
 
 
-def test_a_server_without_subscriptions_offers_none() -> None:
+def test_a_server_without_subscriptions_announces_none() -> None:
     async def work() -> None:
         async with client(made_server(subscriptions=False), mode="legacy") as session:
             assert session.server_capabilities is not None
@@ -319,7 +319,7 @@ def test_a_server_without_subscriptions_offers_none() -> None:
     run(work)
 
 
-def test_it_may_be_told_in_any_thread() -> None:
+def test_notifications_can_be_sent_from_any_thread() -> None:
     async def work() -> None:
         heard = Heard()
         async with (
@@ -366,7 +366,7 @@ def connected() -> Iterator[None]:
         ("users://{pk", "has an unmatched brace; an attribute is written as {number}."),
     ],
 )
-def test_a_template_that_does_not_fit_the_model_is_an_error_at_once(uri: str, wrong: str, connected: None) -> None:
+def test_a_template_that_does_not_fit_the_model_is_an_error(uri: str, wrong: str, connected: None) -> None:
     model = Permission if "permissions" in uri else User
     before = len(post_save.receivers)
     with pytest.raises(ValueError) as raised:
@@ -396,7 +396,7 @@ def told_in(work: Any) -> list[str]:
     return told
 
 
-def test_in_a_testcase_it_is_told_as_all_that_waits_for_the_commit() -> None:
+def test_in_a_testcase_notifications_wait_for_the_captured_commit() -> None:
     def work(case: TestCase) -> None:
         notify_resource_updated("open://never")
         with case.captureOnCommitCallbacks(execute=True) as callbacks:
@@ -406,7 +406,7 @@ def test_in_a_testcase_it_is_told_as_all_that_waits_for_the_commit() -> None:
     assert told_in(work) == ["open://1"]
 
 
-def test_a_savepoint_that_is_rolled_back_takes_its_events_with_it() -> None:
+def test_a_savepoint_that_is_rolled_back_sends_no_notifications() -> None:
     def work(case: TestCase) -> None:
         with case.captureOnCommitCallbacks(execute=True):
             notify_resource_updated("open://1")
@@ -417,7 +417,7 @@ def test_a_savepoint_that_is_rolled_back_takes_its_events_with_it() -> None:
     assert told_in(work) == ["open://1"]
 
 
-def test_a_model_is_connected_once_and_tells_of_what_is_in_the_template(connected: None) -> None:
+def test_a_model_is_connected_once_and_its_template_is_filled_in(connected: None) -> None:
     for _ in range(2):
         notify_on_change(User, "users://{username}/{pk}", lists=True)
     notify_on_change(User, "users://all")
@@ -528,7 +528,7 @@ def test_a_reserved_character_is_kept_in_a_variable_with_a_plus(connected: None)
     assert told_in(work) == ["files://a/b%20c/a%2Fb"]
 
 
-def test_a_template_that_fails_for_an_object_costs_the_event_and_not_the_save(
+def test_a_template_that_fails_for_an_object_does_not_prevent_the_save(
     connected: None, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(User, "unlucky", property(lambda self: 1 / 0), raising=False)
@@ -564,7 +564,7 @@ def test_a_layer_that_cannot_be_made_is_one_line_in_the_log_and_no_error(caplog:
     }
 
 
-def test_a_task_that_outlives_its_call_may_tell() -> None:
+def test_a_task_that_outlives_its_call_can_send_notifications() -> None:
     server = made_server()
     left = anyio.Event()
     tasks = []
@@ -631,7 +631,7 @@ async def sent_by_another_process(layer: Any, uri: str) -> dict[str, Any]:
 
 
 @pytest.mark.process
-def test_channels_own_consumers_and_events_do_not_wait_for_each_other(layer: Any) -> None:
+def test_consumers_of_channels_and_notifications_do_not_wait_for_each_other(layer: Any) -> None:
     async def work() -> None:
         told = Told()
         async with receiving.receive_from_other_processes():
@@ -653,7 +653,7 @@ def test_channels_own_consumers_and_events_do_not_wait_for_each_other(layer: Any
 
 
 @pytest.mark.process
-def test_an_event_that_a_layer_delivers_twice_is_heard_once(layer: Any) -> None:
+def test_a_notification_that_a_layer_delivers_twice_reaches_subscribers_once(layer: Any) -> None:
     async def work() -> None:
         told = Told()
         async with receiving.receive_from_other_processes():
@@ -667,7 +667,7 @@ def test_an_event_that_a_layer_delivers_twice_is_heard_once(layer: Any) -> None:
 
 @pytest.mark.process
 @pytest.mark.parametrize("layer", [CORE], indirect=True)
-def test_a_receive_that_ends_in_a_timeout_is_no_layer_that_is_away(
+def test_a_receive_that_times_out_is_not_an_outage(
     layer: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """As with channels_redis and redis-py from 8.0 on, after five seconds."""
@@ -697,7 +697,7 @@ def test_a_receive_that_ends_in_a_timeout_is_no_layer_that_is_away(
 
 @pytest.mark.process
 @pytest.mark.parametrize("layer", [CORE], indirect=True)
-def test_a_server_that_ends_is_no_member_any_more(layer: Any, redis: Redis) -> None:
+def test_a_server_that_ends_leaves_the_group(layer: Any, redis: Redis) -> None:
     group = f"{layer.prefix}:group:{receiving.GROUP}"
 
     async def work() -> None:
@@ -711,7 +711,9 @@ def test_a_server_that_ends_is_no_member_any_more(layer: Any, redis: Redis) -> N
 
 
 @pytest.mark.process
-def test_who_was_forgotten_by_the_layer_joins_again(layer: Any, redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_the_layer_has_forgotten_joins_the_group_again(
+    layer: Any, redis: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(receiving, "REJOIN_INTERVAL", 0.1)
 
     async def work() -> None:
@@ -757,7 +759,7 @@ def test_each_layer_of_channels_redis_recovers_from_a_restart(
 
 
 @pytest.mark.process
-def test_two_event_loops_of_a_process_both_hear(
+def test_two_event_loops_of_a_process_both_get_notifications(
     layer: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The second receives by itself once the first has ended."""

@@ -1,4 +1,4 @@
-"""A client that was cut off gets what it missed: its own, so much and so long, from memory or from Redis."""
+"""A client that lost its connection resumes its own events, within the limits, from memory or from Redis."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ async def reached(condition: Callable[[], Any], what: str) -> None:
 
 
 @pytest.mark.process
-def test_who_resumes_gets_what_came_later_in_the_same_stream_and_nothing_else(stores: Stores) -> None:
+def test_resuming_replays_the_later_events_of_the_same_stream_only(stores: Stores) -> None:
     async def work() -> None:
         async with events_of(stores()) as events:
             first = await events.store_event("1", None)
@@ -121,7 +121,7 @@ def test_who_resumes_gets_what_came_later_in_the_same_stream_and_nothing_else(st
 
 @pytest.mark.process
 @pytest.mark.parametrize("request_id", ["a:b", "1-0:1", "ü/ %\r\nid: 7", '"', "x" * 200])
-def test_a_client_may_give_its_requests_any_ids(request_id: str, stores: Stores) -> None:
+def test_requests_may_have_any_id(request_id: str, stores: Stores) -> None:
     async def work() -> None:
         async with events_of(stores()) as events:
             first = await events.store_event(request_id, None)
@@ -135,7 +135,7 @@ def test_a_client_may_give_its_requests_any_ids(request_id: str, stores: Stores)
 
 
 @pytest.mark.process
-def test_a_request_with_an_endless_id_is_answered_and_not_kept(stores: Stores) -> None:
+def test_events_of_a_request_with_a_very_long_id_are_not_stored(stores: Stores) -> None:
     async def work() -> None:
         async with events_of(stores()) as events:
             assert await events.store_event("x" * 10_000, result()) == ""
@@ -144,7 +144,7 @@ def test_a_request_with_an_endless_id_is_answered_and_not_kept(stores: Stores) -
 
 
 @pytest.mark.process
-def test_a_stream_ends_after_its_answer_and_waits_for_what_is_still_to_come(stores: Stores) -> None:
+def test_a_resumed_stream_ends_after_the_response_and_otherwise_waits_for_more_events(stores: Stores) -> None:
     async def work() -> None:
         async with events_of(stores()) as events:
             sent: list[EventMessage] = []
@@ -166,7 +166,7 @@ def test_a_stream_ends_after_its_answer_and_waits_for_what_is_still_to_come(stor
 
 
 @pytest.mark.process
-def test_what_comes_while_a_stream_is_resumed_is_not_skipped_by_resuming_again(stores: Stores) -> None:
+def test_an_event_that_arrives_during_a_replay_is_not_skipped_by_the_next_replay(stores: Stores) -> None:
     """The SDK stores what a resumed stream begins with after the replay: an event may be between the two."""
 
     async def work() -> None:
@@ -218,7 +218,7 @@ def test_no_event_id_leads_to_the_events_of_another_session(stream: str, stores:
 
 
 @pytest.mark.process
-def test_where_nothing_says_whose_an_event_is_it_is_not_kept(stores: Stores) -> None:
+def test_without_a_session_no_event_is_stored(stores: Stores) -> None:
     """As under the SDK's own application, where request 1 is in each session."""
 
     async def work() -> None:
@@ -232,7 +232,7 @@ def test_where_nothing_says_whose_an_event_is_it_is_not_kept(stores: Stores) -> 
 
 
 @pytest.mark.process
-def test_many_sessions_at_once_each_get_their_own_in_order(stores: Stores) -> None:
+def test_many_concurrent_sessions_each_get_their_own_events_in_order(stores: Stores) -> None:
     async def one(store: BoundedEventStore, session: str) -> None:
         events = SessionEvents(store)
         with at_hand(session):
@@ -254,7 +254,7 @@ def test_many_sessions_at_once_each_get_their_own_in_order(stores: Stores) -> No
 
 
 @pytest.mark.process
-def test_the_latest_events_are_kept_and_who_resumes_after_an_older_one_gets_these(stores: Stores) -> None:
+def test_the_latest_events_are_stored_and_replayed_after_a_deleted_one(stores: Stores) -> None:
     async def work() -> None:
         async with events_of(stores(max_events=3)) as events:
             first = await events.store_event("1", None)
@@ -269,7 +269,7 @@ def test_the_latest_events_are_kept_and_who_resumes_after_an_older_one_gets_thes
 
 
 @pytest.mark.process
-def test_so_many_bytes_are_kept(stores: Stores) -> None:
+def test_the_number_of_stored_bytes_is_limited(stores: Stores) -> None:
     async def work() -> None:
         async with events_of(stores(max_bytes=10_000)) as events:
             first = await events.store_event("1", None)
@@ -283,7 +283,7 @@ def test_so_many_bytes_are_kept(stores: Stores) -> None:
 
 
 @pytest.mark.process
-def test_in_place_of_a_result_that_is_too_large_to_be_kept_its_client_gets_an_error(stores: Stores) -> None:
+def test_a_result_that_is_too_large_to_be_stored_is_replaced_by_an_error(stores: Stores) -> None:
     async def work() -> None:
         async with events_of(stores(max_bytes=10_000)) as events:
             first = await events.store_event("1", None)
@@ -303,7 +303,7 @@ def test_in_place_of_a_result_that_is_too_large_to_be_kept_its_client_gets_an_er
 
 
 @pytest.mark.process
-def test_an_event_goes_at_its_age_also_while_its_session_goes_on(stores: Stores, redis: Redis) -> None:
+def test_an_old_event_is_deleted_while_its_session_continues(stores: Stores, redis: Redis) -> None:
     async def work() -> None:
         store = stores(max_age=0.5)
         async with events_of(store) as events:
@@ -349,7 +349,7 @@ def kept(store: BoundedEventStore, redis: Redis) -> int:
         return sum(client.xlen(key) or 1 for key in client.keys(f"{store._prefix}*"))
 
 
-def test_in_memory_the_events_of_all_sessions_have_a_bound_too() -> None:
+def test_in_memory_the_size_of_all_events_together_is_limited() -> None:
     async def work() -> None:
         store = InMemoryEventStore(max_bytes=10_000, max_total_bytes=100_000)
         async with events_of(store) as events:
@@ -369,7 +369,7 @@ def test_in_memory_the_events_of_all_sessions_have_a_bound_too() -> None:
 
 
 @pytest.mark.process
-def test_redis_holds_of_a_session_what_the_page_says(redis: Redis) -> None:
+def test_the_events_of_a_session_need_as_much_memory_in_redis_as_documented(redis: Redis) -> None:
     async def held(events: int) -> int:
         """The bytes of a session with so many notifications of progress."""
         store = RedisEventStore(redis.url, prefix=f"{uuid.uuid4()}:", timeout=DEADLINE)
@@ -388,7 +388,7 @@ def test_redis_holds_of_a_session_what_the_page_says(redis: Redis) -> None:
 
 
 @pytest.mark.process
-def test_a_session_that_is_forgotten_leaves_nothing_behind(stores: Stores, redis: Redis) -> None:
+def test_deleting_the_events_of_a_session_leaves_nothing_behind(stores: Stores, redis: Redis) -> None:
     async def work() -> None:
         store = stores()
         async with events_of(store) as events:
@@ -415,12 +415,12 @@ def test_a_session_that_is_forgotten_leaves_nothing_behind(stores: Stores, redis
         ({"max_bytes": 10}, "max_bytes is 10"),
     ],
 )
-def test_a_bound_that_is_none_is_an_error_where_it_is_given(bounds: dict[str, Any], named: str, stores: Stores) -> None:
+def test_an_invalid_limit_of_an_event_store_is_an_error(bounds: dict[str, Any], named: str, stores: Stores) -> None:
     with pytest.raises(ValueError, match=named):
         stores(**bounds)
 
 
-def test_more_bounds_that_are_none() -> None:
+def test_an_invalid_total_limit_timeout_or_number_of_connections_is_an_error() -> None:
     with pytest.raises(ValueError, match="max_total_bytes is 5000"):
         InMemoryEventStore(max_bytes=10_000, max_total_bytes=5000)
     for wrong in ({"timeout": 0}, {"timeout": float("inf")}, {"max_connections": 0}):
@@ -431,14 +431,14 @@ def test_more_bounds_that_are_none() -> None:
 @pytest.mark.parametrize(
     "url", ["", None, "localhost", "http://localhost", "redis://:pass/word@host:1/0", "redis://localhost/0?unknown=1"]
 )
-def test_a_url_that_is_none_is_an_error_where_it_is_given_and_no_password_is_in_it(url: Any) -> None:
+def test_an_invalid_redis_url_is_an_error_without_the_password(url: Any) -> None:
     with pytest.raises(ValueError, match="must be like redis://") as raised:
         RedisEventStore(url)
     assert "pass" not in str(raised.value).replace("password", "")
     assert raised.value.__suppress_context__
 
 
-def test_without_the_package_redis_an_error_says_in_one_line_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_package_redis_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "redis.exceptions", None)
     with pytest.raises(ImportError) as raised:
         RedisEventStore("redis://localhost")
@@ -461,7 +461,7 @@ async def kept_again(events: SessionEvents) -> str:
 
 
 @pytest.mark.process
-def test_while_redis_is_stopped_events_cost_no_time_and_one_line(
+def test_while_redis_is_stopped_events_take_no_time_and_one_line_is_logged(
     redis_of_its_own: Redis, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def work() -> None:
@@ -490,7 +490,7 @@ def test_while_redis_is_stopped_events_cost_no_time_and_one_line(
 
 @pytest.mark.process
 @pytest.mark.serial
-def test_a_redis_that_hangs_holds_up_one_event_now_and_then(
+def test_while_redis_hangs_one_event_at_a_time_waits_for_it(
     redis_of_its_own: Redis, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def seconds_of_one(events: SessionEvents) -> float:
@@ -519,7 +519,7 @@ def test_a_redis_that_hangs_holds_up_one_event_now_and_then(
 
 
 @pytest.mark.process
-def test_a_connection_that_redis_has_cut_costs_nothing(redis: Redis) -> None:
+def test_no_event_is_lost_with_a_connection_that_redis_has_closed(redis: Redis) -> None:
     async def work() -> None:
         async with events_of(RedisEventStore(redis.url)) as events:
             first = await events.store_event("1", None)
@@ -532,7 +532,7 @@ def test_a_connection_that_redis_has_cut_costs_nothing(redis: Redis) -> None:
 
 
 @pytest.mark.process
-def test_a_handler_gives_its_connections_back_and_may_start_again_in_another_loop(redis_of_its_own: Redis) -> None:
+def test_a_handler_closes_its_redis_connections_and_can_start_in_another_event_loop(redis_of_its_own: Redis) -> None:
     handler = StreamableHTTPHandler(MCPServer("again"), event_store=RedisEventStore(redis_of_its_own.url))
 
     async def opened() -> httpx2.Response:
@@ -580,7 +580,7 @@ async def asked(events: SessionEvents, method: str = "GET", **headers: str) -> t
 
 
 @pytest.mark.process
-def test_what_is_left_of_a_session_is_replayed_and_the_stream_ends(
+def test_the_missed_events_of_a_lost_session_are_replayed_and_the_stream_ends(
     stores: Stores, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def work() -> None:
@@ -603,7 +603,7 @@ def test_what_is_left_of_a_session_is_replayed_and_the_stream_ends(
 
 
 @pytest.mark.process
-def test_where_nothing_is_left_of_a_session_nothing_is_answered(stores: Stores) -> None:
+def test_without_missed_events_a_lost_session_is_not_resumed(stores: Stores) -> None:
     async def work() -> None:
         async with events_of(stores()) as events:
             first = await events.store_event("1", None)
@@ -620,7 +620,7 @@ def test_where_nothing_is_left_of_a_session_nothing_is_answered(stores: Stores) 
 
 
 @pytest.mark.process
-def test_while_redis_is_away_who_resumes_is_told_to_try_again(redis_of_its_own: Redis) -> None:
+def test_while_redis_is_unavailable_resuming_gets_503_with_retry_after(redis_of_its_own: Redis) -> None:
     async def work() -> None:
         async with events_of(RedisEventStore(redis_of_its_own.url)) as events:
             first = await events.store_event("1", None)
@@ -666,7 +666,7 @@ def keys(redis: Redis) -> int:
 
 
 @pytest.mark.process
-def test_a_client_that_comes_back_gets_its_result_and_the_end_of_the_stream(redis_of_its_own: Redis) -> None:
+def test_a_client_that_resumes_gets_its_result_and_the_end_of_the_stream(redis_of_its_own: Redis) -> None:
     with worker(redis_of_its_own) as (process, address):
         for path in ("/memory", "/redis"):
             session = open_session(address, path)
@@ -697,7 +697,7 @@ def whole(address: str, path: str, session: str, event_id: str) -> bytes:
 
 
 @pytest.mark.process
-def test_what_was_missed_outlives_the_worker(redis_of_its_own: Redis) -> None:
+def test_missed_events_outlive_the_worker(redis_of_its_own: Redis) -> None:
     with worker(redis_of_its_own) as (process, address), worker(redis_of_its_own) as (other, its_address):
         session = open_session(address, "/redis")
         first = left_call(address, "/redis", session, 0)
@@ -733,7 +733,7 @@ def test_a_session_that_its_client_has_ended_cannot_be_resumed_by_any_worker(red
 
 
 @pytest.mark.process
-def test_calls_are_answered_as_ever_while_redis_is_away_and_resumed_when_it_is_back(redis_of_its_own: Redis) -> None:
+def test_calls_are_answered_while_redis_is_unavailable_and_can_be_resumed_afterwards(redis_of_its_own: Redis) -> None:
     def has_id(answer: bytes) -> bool:
         return b"id: " in answer.replace(b"id: \r\n", b"")
 

@@ -1,4 +1,4 @@
-"""A session belongs to who opened it, nobody takes more of them than allowed, and nobody can tell whose one is."""
+"""A session belongs to the user who opened it, and each user has a limited number of sessions and streams."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ ATTEMPTS = ["POST", "answer", "GET", "DELETE", "resume"]
 
 
 def attempted(site: AccessServers, path: str, how: str, who: Headers, session: str) -> tuple[int, Headers, bytes]:
-    """All that a caller sees who tries to use a session in one way."""
+    """The whole response to one way of using a session."""
     url = site.address + path
     common = {"Mcp-Session-Id": session, "MCP-Protocol-Version": "2025-11-25", **who}
     stream = {**common, "Accept": "text/event-stream"}
@@ -71,7 +71,7 @@ OWNERS = {
 
 
 def shown(path: str, name: str) -> Headers:
-    """What a caller of this name sends along."""
+    """The headers of a user of this name."""
     if not name:
         return {}
     return logged_in(name) if path == "/public" else bearer(f"{name}-token")
@@ -80,7 +80,7 @@ def shown(path: str, name: str) -> Headers:
 @pytest.mark.process
 @pytest.mark.parametrize("how", ATTEMPTS)
 @pytest.mark.parametrize(("path", "owner", "other"), OWNERS.values(), ids=OWNERS)
-def test_anothers_session_is_one_that_does_not_exist_nor_can_it_be_told_from_one(
+def test_the_session_of_another_user_cannot_be_told_from_a_missing_one(
     path: str, owner: str, other: str, how: str, site: AccessServers
 ) -> None:
     mine, theirs = shown(path, owner), shown(path, other)
@@ -98,7 +98,7 @@ def test_anothers_session_is_one_that_does_not_exist_nor_can_it_be_told_from_one
 
 @pytest.mark.process
 @pytest.mark.parametrize("how", ATTEMPTS)
-def test_a_session_that_has_expired_is_one_that_does_not_exist(how: str, site: AccessServers) -> None:
+def test_an_expired_session_cannot_be_told_from_a_missing_one(how: str, site: AccessServers) -> None:
     who = logged_in("ann")
     session = opened(site, "/fleeting", who)
     for _ in range(10):
@@ -128,7 +128,7 @@ def test_a_call_whose_client_ends_the_session_is_answered_with_404(site: AccessS
 
 @pytest.mark.process
 @pytest.mark.parametrize("path", ["/login", "/fleeting"])
-def test_who_would_resume_where_no_event_is_kept_gets_a_new_stream(path: str, site: AccessServers) -> None:
+def test_without_an_event_store_resuming_opens_a_new_stream(path: str, site: AccessServers) -> None:
     who = logged_in("ann")
     session = opened(site, path, who)
     headers = {"Mcp-Session-Id": session, "Accept": "text/event-stream", "Last-Event-ID": "1", **who}
@@ -138,7 +138,7 @@ def test_who_would_resume_where_no_event_is_kept_gets_a_new_stream(path: str, si
 
 
 @pytest.mark.process
-def test_who_has_logged_out_has_lost_the_session(site: AccessServers) -> None:
+def test_a_user_who_logs_out_loses_the_session(site: AccessServers) -> None:
     from django.contrib.sessions.backends.db import SessionStore
 
     who = logged_in("ann")
@@ -155,7 +155,7 @@ def test_who_has_logged_out_has_lost_the_session(site: AccessServers) -> None:
 
 @pytest.mark.process
 @pytest.mark.parametrize("path", ["/token", "/oauth", "/userless"])
-def test_a_revoked_token_has_lost_the_session_and_another_of_the_same_user_does_not_have_it(
+def test_a_revoked_token_loses_its_session_and_another_token_of_the_user_cannot_use_it(
     path: str, site: AccessServers
 ) -> None:
     old, new = bearer(f"ann-token-{path[1:]}-old"), bearer(f"ann-token-{path[1:]}-new")
@@ -168,7 +168,7 @@ def test_a_revoked_token_has_lost_the_session_and_another_of_the_same_user_does_
 
 
 @pytest.mark.process
-def test_a_user_who_is_deactivated_has_lost_the_session(site: AccessServers) -> None:
+def test_a_deactivated_user_loses_the_session(site: AccessServers) -> None:
     from django.contrib.auth.models import User
 
     User.objects.create_user("leaver")
@@ -181,14 +181,14 @@ def test_a_user_who_is_deactivated_has_lost_the_session(site: AccessServers) -> 
     User.objects.filter(username="leaver").delete()
 
 
-def test_users_who_are_no_models_are_told_apart_too() -> None:
+def test_users_that_are_not_models_have_different_principals() -> None:
     alice, mallory = principal({"user": SimpleUser("alice")}), principal({"user": SimpleUser("mallory")})
     assert alice == principal({"user": SimpleUser("alice")})
     assert len({alice, mallory, principal({}), principal({"user": UnauthenticatedUser()})}) == 3
     assert principal({}) is None
 
 
-def test_users_of_different_models_with_the_same_key_are_told_apart() -> None:
+def test_users_of_two_models_with_the_same_key_have_different_principals() -> None:
     from django.contrib.auth.base_user import AbstractBaseUser
     from django.contrib.auth.models import User
 
@@ -219,7 +219,7 @@ def opened_session(owner: str | None) -> bytes:
     return told[0]
 
 
-def test_a_session_id_counts_for_as_long_as_the_key_that_signed_it() -> None:
+def test_a_session_id_is_valid_as_long_as_the_key_that_signed_it() -> None:
     def is_known(session: bytes, owner: str | None) -> bool:
         return SessionId.of([session], owner).sdk_id == "an-id"
 
@@ -234,14 +234,14 @@ def test_a_session_id_counts_for_as_long_as_the_key_that_signed_it() -> None:
         assert not is_known(session, "ann")
 
 
-def test_nothing_is_kept_of_session_ids_that_were_never_given_out() -> None:
+def test_invalid_session_ids_are_not_cached() -> None:
     kept = session_ids._unsigned.cache_info().currsize
     assert all(SessionId.of([b"made-up.nonce:%d" % number], None) == SessionId() for number in range(10))
     assert session_ids._unsigned.cache_info().currsize == kept
 
 
 @pytest.mark.process
-def test_two_session_ids_in_one_request_are_none(site: AccessServers) -> None:
+def test_a_request_with_two_session_ids_gets_404(site: AccessServers) -> None:
     session = opened(site, "/public", {})
     message = call(1, "who")
     headers = [*headers_of(message, session).items(), ("Mcp-Session-Id", session)]
@@ -272,7 +272,7 @@ def resumed(site: AccessServers, session: str, event: str, who: Headers) -> Iter
 
 
 @pytest.mark.process
-def test_an_event_id_leads_to_the_events_of_its_own_session_alone(site: AccessServers) -> None:
+def test_an_event_id_resumes_only_its_own_session(site: AccessServers) -> None:
     """Both calls have the id 1, which is all that the SDK tells an event store."""
     ann, bob = logged_in("ann"), logged_in("bob")
     anns, bobs = opened(site, "/public", ann), opened(site, "/public", bob)
@@ -292,7 +292,7 @@ def test_an_event_id_leads_to_the_events_of_its_own_session_alone(site: AccessSe
 
 
 @pytest.mark.process
-def test_a_user_can_open_so_many_sessions_and_no_more_and_others_still_can(site: AccessServers) -> None:
+def test_the_sessions_of_one_user_are_limited_and_others_can_still_open_some(site: AccessServers) -> None:
     ann, bob, clerk = bearer("ann-token"), bearer("bob-token"), bearer("clerk-token")
     path = "/bounded"
     first, second = opened(site, path, ann), opened(site, path, ann)
@@ -326,7 +326,7 @@ def slow_call(site: AccessServers, session: str, number: int, who: Headers) -> t
 
 
 @pytest.mark.process
-def test_a_session_can_have_so_many_streams_and_can_always_be_ended(site: AccessServers) -> None:
+def test_the_streams_of_a_session_are_limited_and_it_can_always_be_ended(site: AccessServers) -> None:
     ann = bearer("ann-token")
     session = opened(site, "/bounded", ann)
     running, event = slow_call(site, session, 1, ann)
@@ -344,7 +344,7 @@ def test_a_session_can_have_so_many_streams_and_can_always_be_ended(site: Access
 
 
 @pytest.mark.process
-def test_a_session_can_have_so_many_calls_running_whether_or_not_its_client_still_waits(
+def test_the_running_calls_of_a_session_are_limited_even_if_its_client_has_left(
     site: AccessServers,
 ) -> None:
     ann = bearer("ann-token")
@@ -365,7 +365,7 @@ def test_a_session_can_have_so_many_calls_running_whether_or_not_its_client_stil
 
 
 @pytest.mark.process
-def test_a_user_can_listen_to_so_many_subscriptions_and_no_more(site: AccessServers) -> None:
+def test_the_listen_streams_of_one_user_are_limited(site: AccessServers) -> None:
     def subscribe(token: str, **more: str) -> Request:
         headers = {**headers_of(listen()), **bearer(token), **more}
         return Request(site.address, "/bounded", "POST", headers, listen())
@@ -389,13 +389,13 @@ def test_a_subscription_to_too_many_or_too_long_uris_is_refused(site: AccessServ
 
 
 @pytest.mark.process
-def test_headers_that_are_too_large_are_431(site: AccessServers) -> None:
+def test_headers_that_are_too_large_get_431(site: AccessServers) -> None:
     assert site.ask("/bounded", **bearer("ann-token"), **{"X-Filler": "x" * 4000}).status_code == 431
     site.process.wait_for("its headers have more than max_header_size=4000 bytes")
 
 
 @pytest.mark.process
-def test_a_body_that_is_too_large_is_413(site: AccessServers) -> None:
+def test_a_body_that_is_too_large_gets_413(site: AccessServers) -> None:
     message = {**INITIALIZE, "params": {**INITIALIZE["params"], "filler": "x" * (4 * 1024 * 1024)}}
     for path in ("/public", "/token"):
         who = shown(path, "ann")

@@ -121,7 +121,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(timeouts, "PING_INTERVAL", 0.1)
 
 
-def test_what_the_layer_delivers_twice_arrives_once() -> None:
+def test_a_message_that_the_layer_delivers_twice_is_handled_once() -> None:
     async def work() -> None:
         layer = FaultyLayer()
         layer.fault = lambda kinds: 2
@@ -141,7 +141,7 @@ def test_what_the_layer_delivers_twice_arrives_once() -> None:
     run(work)
 
 
-def test_what_arrives_although_its_sending_failed_takes_nothing_with_it() -> None:
+def test_a_message_that_arrives_although_sending_it_failed_disturbs_no_other() -> None:
     async def work() -> None:
         failures = ["response", "request"]
 
@@ -164,7 +164,7 @@ def test_what_arrives_although_its_sending_failed_takes_nothing_with_it() -> Non
     run(work)
 
 
-def test_what_one_end_gives_up_the_other_does_not_wait_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_response_that_one_worker_gives_up_is_given_up_by_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(timeouts, "PEER", 0.3)
     monkeypatch.setattr(timeouts, "PING_INTERVAL", 0.05)
 
@@ -202,7 +202,7 @@ def test_what_one_end_gives_up_the_other_does_not_wait_for(monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize("lost", ["request", "response"])
-def test_what_the_layer_loses_is_noticed_and_the_next_request_is_served(lost: str) -> None:
+def test_a_message_that_the_layer_loses_is_noticed_and_the_next_request_is_served(lost: str) -> None:
     async def work() -> None:
         layer = FaultyLayer()
         losses = [lost]
@@ -225,7 +225,7 @@ def test_what_the_layer_loses_is_noticed_and_the_next_request_is_served(lost: st
     run(work)
 
 
-def test_a_full_channel_makes_a_request_wait_and_then_is_503() -> None:
+def test_a_request_waits_for_a_full_channel_and_then_gets_503() -> None:
     async def work() -> None:
         layer = FaultyLayer()
         full = 3
@@ -251,7 +251,7 @@ def test_a_full_channel_makes_a_request_wait_and_then_is_503() -> None:
 
 
 @pytest.mark.parametrize("arrives", [True, False], ids=["it has", "it has not"])
-def test_while_nobody_knows_whether_a_message_has_arrived_no_other_is_taken_for_it(
+def test_a_message_that_may_have_arrived_is_not_confused_with_the_next_one(
     arrives: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(timeouts, "SEND", 0.2)
@@ -311,7 +311,7 @@ def test_while_nobody_knows_whether_a_message_has_arrived_no_other_is_taken_for_
     run(work)
 
 
-def test_an_answer_that_is_given_up_while_the_other_end_is_held_up_is_missed_there(
+def test_a_response_that_is_given_up_while_the_other_worker_hangs_gets_503_there(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(timeouts, "PEER", 0.4)
@@ -344,7 +344,7 @@ def test_an_answer_that_is_given_up_while_the_other_end_is_held_up_is_missed_the
     run(work)
 
 
-def test_an_answer_that_is_not_sent_because_the_other_end_was_taken_for_gone_is_missed_there() -> None:
+def test_a_response_that_is_not_sent_to_a_worker_taken_to_be_gone_gets_503_there() -> None:
     async def work() -> None:
         is_asked = asyncio.Event()
 
@@ -367,7 +367,7 @@ def test_an_answer_that_is_not_sent_because_the_other_end_was_taken_for_gone_is_
     run(work)
 
 
-def test_who_reads_slowly_holds_up_who_writes_and_gets_everything() -> None:
+def test_a_slow_client_slows_down_the_other_worker_and_gets_the_whole_response() -> None:
     async def work() -> None:
         written = 0
 
@@ -401,7 +401,7 @@ def test_who_reads_slowly_holds_up_who_writes_and_gets_everything() -> None:
     run(work)
 
 
-def test_a_client_that_leaves_is_told_to_the_owner() -> None:
+def test_the_worker_with_the_session_is_told_that_the_client_has_left() -> None:
     async def work() -> None:
         heard = asyncio.Event()
 
@@ -422,7 +422,7 @@ def test_a_client_that_leaves_is_told_to_the_owner() -> None:
     run(work)
 
 
-def test_a_worker_that_says_nothing_is_gone_after_a_while_and_then_at_once(impatient: None) -> None:
+def test_a_silent_worker_is_gone_after_the_timeout_and_then_at_once(impatient: None) -> None:
     async def work() -> None:
         layer = FaultyLayer()
         async with two(layer) as (here, there):
@@ -435,7 +435,7 @@ def test_a_worker_that_says_nothing_is_gone_after_a_while_and_then_at_once(impat
     run(work)
 
 
-def test_what_one_worker_has_found_out_the_others_know_until_the_silent_one_speaks(impatient: None) -> None:
+def test_a_silent_worker_is_gone_for_all_workers_until_it_answers_again(impatient: None) -> None:
     async def work() -> None:
         layer = FaultyLayer()
         async with two(layer) as (here, there), two(layer) as (held_up, _):
@@ -455,7 +455,7 @@ def test_what_one_worker_has_found_out_the_others_know_until_the_silent_one_spea
     run(work)
 
 
-def test_a_worker_that_was_held_up_for_longer_than_messages_are_kept_is_found_again(
+def test_a_worker_that_hung_until_its_messages_expired_is_found_again(
     impatient: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(timeouts, "GONE_PING_INTERVAL", 0.5)
@@ -475,7 +475,7 @@ def test_a_worker_that_was_held_up_for_longer_than_messages_are_kept_is_found_ag
     run(work)
 
 
-def test_a_worker_that_closes_says_so_and_is_gone_at_once() -> None:
+def test_a_worker_that_closes_is_gone_at_once() -> None:
     async def work() -> None:
         layer = FaultyLayer()
         async with AsyncExitStack() as stack:
@@ -493,7 +493,7 @@ def test_a_worker_that_closes_says_so_and_is_gone_at_once() -> None:
     run(work)
 
 
-def test_what_one_end_gives_up_costs_nothing_that_is_asked_afterwards(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_request_after_one_that_was_given_up_is_served(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(timeouts, "PEER", 0.3)
     monkeypatch.setattr(Messaging, "watch", lambda self: None)
 
@@ -533,7 +533,7 @@ def test_what_one_end_gives_up_costs_nothing_that_is_asked_afterwards(monkeypatc
     run(work)
 
 
-def test_a_start_that_is_cancelled_while_the_layer_hangs_leaves_nothing_behind() -> None:
+def test_a_start_that_is_cancelled_while_the_layer_hangs_leaves_no_task_behind() -> None:
     async def work() -> None:
         class HangingLayer(InMemoryChannelLayer):
             async def group_add(self, group: str, channel: str) -> None:
@@ -548,7 +548,7 @@ def test_a_start_that_is_cancelled_while_the_layer_hangs_leaves_nothing_behind()
     run(work)
 
 
-def test_a_request_that_arrives_too_late_is_not_served_which_is_said_in_the_log(
+def test_a_request_that_arrives_too_late_is_not_served_and_a_warning_is_logged(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def work() -> None:
@@ -562,7 +562,7 @@ def test_a_request_that_arrives_too_late_is_not_served_which_is_said_in_the_log(
     assert "Check that the clocks of all machines agree" in caplog.text
 
 
-def test_a_relayed_request_without_its_user_is_refused_which_is_said_in_the_log(
+def test_a_relayed_request_without_its_user_is_refused_and_a_warning_is_logged(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """A user that is not a model's cannot be loaded in another worker. Without it, the request would be anonymous."""
@@ -596,7 +596,7 @@ def test_a_layer_whose_receive_times_out_at_once_does_not_block_the_event_loop()
     run(work)
 
 
-def test_a_layer_that_hangs_holds_up_neither_the_start_nor_the_end_of_each_handler_anew() -> None:
+def test_a_layer_that_hangs_delays_the_start_and_the_end_of_many_handlers_only_once() -> None:
     class HangingLayer(InMemoryChannelLayer):
         hangs = True
 

@@ -1,4 +1,4 @@
-"""Who calls through another worker, what that refuses by itself, and its end; see test_workers.py for the rest."""
+"""Relayed requests: their user and context, their limits, and how they end; see also test_workers.py."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def workers(request: pytest.FixtureRequest, redis: Redis) -> Iterator[Workers]:
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory, redis: Redis, users: None) -> Iterator[Workers]:
-    """Two workers with handlers of which each lets in others."""
+    """Two workers, whose handlers accept different users."""
     notes = Notes(tmp_path_factory.mktemp("relay") / "notes")
     env = {**in_django.ENVIRONMENT, "TEST_DEBUG": "0", **notes.env}
     with started("uvicorn", 2, redis, "tests.project.access_asgi", env=env) as workers:
@@ -47,7 +47,7 @@ async def elsewhere(session: Connection, clients: Clients) -> Connection:
     return await clients.connect(**{name: value for name, value in session.headers.items() if name != "Host"})
 
 
-def test_a_body_that_is_too_large_is_refused_where_it_arrives(workers: Workers) -> None:
+def test_a_body_that_is_too_large_is_refused_by_the_relaying_worker(workers: Workers) -> None:
     async def work() -> None:
         async with Clients(workers[0].address) as owner, Clients(workers[1].address) as other:
             here = await elsewhere(await owner.session(), other)
@@ -74,7 +74,7 @@ CALLERS = {
 
 
 @pytest.mark.parametrize(("path", "owner", "other", "told"), CALLERS.values(), ids=CALLERS)
-def test_a_relayed_call_is_its_callers_and_nobody_elses_session_is_found(
+def test_a_relayed_call_runs_for_its_user_and_other_users_get_404(
     path: str,
     owner: Callable[[], dict[str, str]],
     other: Callable[[], dict[str, str]],
@@ -128,7 +128,7 @@ def test_a_relayed_call_has_the_context_of_its_request(redis: Redis) -> None:
         assert "lacks" not in workers[1].process.errors
 
 
-def test_another_mount_does_not_serve_a_session_of_this_one(site: Workers) -> None:
+def test_a_session_of_one_mount_is_unknown_to_another_mount(site: Workers) -> None:
     home, away = (worker.address for worker in site)
     session = httpx2.post(f"{home}/public", json=INITIALIZE, headers=headers_of(INITIALIZE)).headers["mcp-session-id"]
     message = call(1, "who")
@@ -216,7 +216,7 @@ def test_while_both_workers_shut_down_a_relayed_question_is_answered_on_a_new_co
         assert [worker.process.wait() for worker in workers] == [0, 0]
 
 
-def test_a_stream_ends_cleanly_with_the_worker_that_relays_it_and_can_be_opened_anew(workers: Workers) -> None:
+def test_a_stream_ends_cleanly_with_its_relaying_worker_and_can_be_opened_again(workers: Workers) -> None:
     async def work() -> None:
         async with Clients(workers[0].address) as owner, Clients(workers[1].address) as other:
             session = await owner.session()
@@ -230,7 +230,7 @@ def test_a_stream_ends_cleanly_with_the_worker_that_relays_it_and_can_be_opened_
     anyio.run(work)
 
 
-def test_when_the_worker_that_relays_is_killed_the_owner_takes_its_clients_for_gone(workers: Workers) -> None:
+def test_the_clients_of_a_killed_relaying_worker_are_noticed_to_have_left(workers: Workers) -> None:
     async def work() -> None:
         async with Clients(workers[0].address) as owner, Clients(workers[1].address) as other:
             session = await owner.session()
@@ -250,7 +250,7 @@ async def streaming(session: Connection, clients: Clients) -> tuple[Connection, 
 
 
 async def opened_anew(session: Connection, clients: Clients) -> None:
-    """Wait until the session, which has one stream at a time, gets another."""
+    """Wait until the session can open its stream again. A session has one stream at a time."""
     async with asyncio.timeout(DEADLINE):
         while True:
             again = await clients.another(session)

@@ -1,4 +1,4 @@
-"""Sessions in several workers, without a proxy that remembers: any worker has any request, one Redis between them."""
+"""Sessions in several workers without sticky routing: any worker gets any request, and all share one Redis."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def each_way(workers: Workers) -> Iterator[tuple[Worker, Worker]]:
     yield from zip(workers.each, [*workers.each[1:], workers.each[0]], strict=True)
 
 
-def test_any_worker_answers_for_any_session(workers: Workers) -> None:
+def test_any_worker_answers_a_request_of_any_session(workers: Workers) -> None:
     for owner in workers.each:
         session = open_session(owner.address, "/mcp")
         ran = [text_of(result_of(post(each, "/mcp", call(1, "process"), session))) for each in workers.addresses]
@@ -133,7 +133,7 @@ def test_a_question_of_a_tool_is_answered_through_another_worker(workers: Worker
         assert text_of(result_of(asking)) == "through another"
 
 
-def test_the_gates_question_and_answer_through_different_workers(workers: Workers, noted: Notes) -> None:
+def test_a_write_tool_asks_and_is_answered_through_different_workers(workers: Workers, noted: Notes) -> None:
     for number, (owner, other) in enumerate(each_way(workers), start=len(noted.all()) + 1):
         session = open_session(owner.address, "/shop")
         asking = post(other.address, "/shop", call(1, "cancel", number=number), session)
@@ -162,7 +162,7 @@ def test_an_answer_of_2026_07_28_through_another_worker_counts_once(workers: Wor
     assert noted.all().count(f"cancelled {number}") == 1
 
 
-def test_what_a_session_is_told_beside_its_calls_comes_through_another_worker(workers: Workers) -> None:
+def test_notifications_and_requests_of_the_server_come_through_another_worker(workers: Workers) -> None:
     for owner, other in each_way(workers):
         session = open_session(owner.address, "/mcp")
         stream = stream_of(other.address, "/mcp", session)
@@ -180,7 +180,7 @@ def test_what_a_session_is_told_beside_its_calls_comes_through_another_worker(wo
         stream.leave()
 
 
-def test_a_client_that_leaves_its_stream_at_another_worker_is_noticed_by_the_owner(workers: Workers) -> None:
+def test_the_worker_with_the_session_notices_that_a_client_leaves_its_stream_at_another_one(workers: Workers) -> None:
     """The SDK allows one such stream for each session, so that there is room for the next only then."""
     for owner, other in each_way(workers):
         session = open_session(owner.address, "/mcp")
@@ -213,7 +213,7 @@ def resumed(address: str, session: str, last_event: str) -> dict[str, Any]:
     return found
 
 
-def test_a_result_that_was_missed_is_resumed_through_another_worker(workers: Workers, noted: Notes) -> None:
+def test_a_missed_result_is_resumed_through_another_worker(workers: Workers, noted: Notes) -> None:
     for owner, other in each_way(workers):
         session = open_session(owner.address, "/resumable")
         name = f"missed {owner.address}"
@@ -227,7 +227,7 @@ def test_a_result_that_was_missed_is_resumed_through_another_worker(workers: Wor
         assert noted.all().count(f"{name} ran") == 1
 
 
-def test_a_session_that_is_ended_through_another_worker_is_gone_everywhere(workers: Workers) -> None:
+def test_a_session_that_is_ended_through_another_worker_has_ended_everywhere(workers: Workers) -> None:
     for owner, other in each_way(workers):
         session = open_session(owner.address, "/mcp")
         stream = stream_of(other.address, "/mcp", session)
@@ -239,7 +239,7 @@ def test_a_session_that_is_ended_through_another_worker_is_gone_everywhere(worke
             assert b"Session not found" in gone.read()
 
 
-def test_anothers_session_is_through_another_worker_too_one_that_does_not_exist(workers: Workers) -> None:
+def test_through_another_worker_the_session_of_another_user_gets_404(workers: Workers) -> None:
     message = call(1, "process")
 
     def answer_to(address: str, session: str, **headers: str) -> tuple[int, bytes]:
@@ -273,7 +273,7 @@ def test_messages_of_megabytes_pass_through_another_worker_both_ways(workers: Wo
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_the_sdks_client_finds_everything_through_the_proxy(workers: Workers, mode: str) -> None:
+def test_the_sdks_client_works_through_the_proxy(workers: Workers, mode: str) -> None:
     user, steps = User(), list[float]()
 
     async def on_progress(progress: float, total: float | None, message: str | None) -> None:
@@ -344,7 +344,7 @@ SESSIONS = 1_000
 AT_ONCE = 16
 
 
-def test_of_a_thousand_sessions_that_are_opened_used_and_closed_none_is_lost(workers: Workers) -> None:
+def test_no_session_of_a_thousand_is_lost_behind_the_proxy(workers: Workers) -> None:
     ran: dict[int, str] = {}
     led_to: Counter[str] = Counter()
     opened: dict[int, str] = {}
@@ -394,12 +394,12 @@ def test_of_a_thousand_sessions_that_are_opened_used_and_closed_none_is_lost(wor
     assert len(led_to) == len(workers.each)
 
 
-# Under load: what happens when a worker dies, stops, when Redis is away
+# Under load: a worker is killed, a worker is stopped, Redis is unavailable
 
 
 @dataclass(frozen=True)
 class Reply:
-    """What came of one call."""
+    """The reply to one call."""
 
     name: str
     sent: float
@@ -413,7 +413,7 @@ class Reply:
 
     @property
     def is_result(self) -> bool:
-        """Whether the tool has answered; a stream that ends without a result has a good status too."""
+        """Whether the tool has answered. A stream that ends without a result has status 200, too."""
         return self.answer is not None and self.status == 200 and b'"result"' in self.answer.body
 
     def __str__(self) -> str:
@@ -457,7 +457,7 @@ def named_call(seconds: float = 0.0) -> dict[str, Any]:
 
 @dataclass
 class Visitor:
-    """A client that repeats a call in one session, whatever comes of it."""
+    """A client that repeats a call in one session, whatever the reply is."""
 
     session: str
     owner: Worker
@@ -522,9 +522,7 @@ def told(replies: list[Reply]) -> str:
 
 
 @pytest.mark.parametrize(("server", "layer"), [("daphne", "core"), ("uvicorn", "pubsub")])
-def test_a_worker_that_is_killed_takes_its_own_sessions_with_it_and_no_other(
-    server: str, layer: str, redis: Redis, notes: Notes
-) -> None:
+def test_only_the_sessions_of_a_killed_worker_are_lost(server: str, layer: str, redis: Redis, notes: Notes) -> None:
     async def work(workers: Workers) -> None:
         victim, *others = workers.each
         visitors = [
@@ -564,7 +562,7 @@ def test_a_worker_that_is_killed_takes_its_own_sessions_with_it_and_no_other(
 
 
 @pytest.mark.parametrize(("server", "layer"), [("runmcp", "core"), ("uvicorn", "pubsub")])
-def test_a_worker_that_is_stopped_answers_what_is_in_flight_and_then_its_sessions_are_gone(
+def test_a_stopped_worker_answers_its_calls_in_flight_and_then_its_sessions_get_404(
     server: str, layer: str, redis: Redis, notes: Notes
 ) -> None:
     async def work(workers: Workers) -> None:
@@ -600,7 +598,7 @@ def test_a_worker_that_is_stopped_answers_what_is_in_flight_and_then_its_session
 
 
 @pytest.mark.parametrize(("server", "layer"), [("daphne", "core"), ("uvicorn", "pubsub")])
-def test_while_redis_is_away_sessions_go_on_at_their_own_worker_and_afterwards_everywhere(
+def test_while_redis_is_unavailable_sessions_work_at_their_own_worker_and_afterwards_everywhere(
     server: str, layer: str, redis_of_its_own: Redis, notes: Notes
 ) -> None:
     redis = redis_of_its_own
@@ -647,7 +645,7 @@ STEPS = 16 * MEGABYTES
 
 
 @pytest.mark.parametrize(("server", "layer"), [("daphne", "core"), ("uvicorn", "pubsub")])
-def test_a_client_that_does_not_read_a_relayed_answer_fills_neither_redis_nor_a_worker(
+def test_a_client_that_does_not_read_a_relayed_response_fills_neither_redis_nor_a_worker(
     server: str, layer: str, redis_of_its_own: Redis, notes: Notes
 ) -> None:
     redis = redis_of_its_own
@@ -695,7 +693,7 @@ def test_a_client_that_does_not_read_a_relayed_answer_fills_neither_redis_nor_a_
         asyncio.run(work(each))
 
 
-def test_without_a_layer_in_common_another_worker_does_not_know_the_session(notes: Notes) -> None:
+def test_without_a_shared_layer_another_worker_does_not_know_the_session(notes: Notes) -> None:
     with started("uvicorn", 2, None, env={**in_django.ENVIRONMENT, **notes.env}) as (one, two):
         session = open_session(one.address, "/mcp")
         assert text_of(result_of(post(one.address, "/mcp", call(1, "process"), session))) == str(one.process.pid)
