@@ -159,10 +159,13 @@ class Server:
 
     def _run_in_loop_of_daphne(self, streams: StandardStreams | None) -> None:
         from mcp_serving.asgi import lifecycle
+        from mcp_serving.asgi.hidden_mounts import warn_of_hidden_mounts
         from mcp_serving.daphne import transport
 
-        self._daphne = daphne = transport.DaphneTransport(transport.build(self._http_server))
+        http_server = transport.build(self._http_server)
         lifecycle.must_state_access()
+        warn_of_hidden_mounts(http_server.application, lifecycle.handlers_of(self._server))
+        self._daphne = daphne = transport.DaphneTransport(http_server)
         loop = transport.loop
         asyncio.set_event_loop(loop)
         with os_signals.handled_by(loop, self._on_signal):

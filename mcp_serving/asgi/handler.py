@@ -110,6 +110,7 @@ class StreamableHTTPHandler:
         self._mcp = mcp
         self._server = sdk.low_level(mcp)
         self._mounts = Mounts(self._serve_relayed)
+        self.routes: list[URLPattern] = []
         self.paths: list[str] = []
         """The paths of ``urlpatterns``, relative to the router."""
         self.access = Access(
@@ -190,7 +191,9 @@ class StreamableHTTPHandler:
         if self.access.metadata is not None:
             document = partial(self._serve_openly, self.access.metadata.document(f"/{path}"))
             others.append(as_route(rf"^{re.escape(f'{WELL_KNOWN}/{path}'.strip('/'))}/?\Z", around(document)))
-        return [as_route(rf"^{re.escape(path)}/?\Z", endpoint), *others]
+        routes = [as_route(rf"^{re.escape(path)}/?\Z", endpoint), *others]
+        self.routes += routes
+        return routes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":

@@ -21,6 +21,7 @@ from mcp_serving.web_servers import daphne, hypercorn, os_signals
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from django.urls import URLPattern
     from mcp.server.lowlevel.server import Server as LowLevelServer
     from starlette.types import Receive, Send
 
@@ -38,6 +39,7 @@ class Handler(Protocol):
     """A ``StreamableHTTPHandler``."""
 
     paths: list[str]
+    routes: list[URLPattern]
     options: Mapping[str, Any]
 
     @property
