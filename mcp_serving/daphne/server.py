@@ -24,6 +24,19 @@ logger = logging.getLogger(__name__)
 
 _HTTPChannel: Any = HTTPChannel  # few of its methods have types
 
+_NAMES = (
+    "MAX_LENGTH",
+    "_respondToBadRequestAndDisconnect",
+    "allContentReceived",
+    "allHeadersReceived",
+    "headerReceived",
+    "lineLengthExceeded",
+    "maxHeaders",
+    "timeoutConnection",
+    "totalHeadersSize",
+)
+"""The names of Twisted's HTTPChannel that the limits are made of."""
+
 LINGER_SECONDS = 30.0
 """Seconds that a refused client may continue to send, so that it reads the reason."""
 
@@ -72,6 +85,12 @@ class Server(DaphneServer):  # type: ignore[misc]
         self.write_timeout = _seconds("write_timeout", write_timeout)
         self.keep_alive_timeout = _seconds("keep_alive_timeout", keep_alive_timeout)
         super().__init__(*args, **kwargs)
+        if missing := [name for name in _NAMES if not hasattr(HTTPChannel, name)]:
+            logger.warning(
+                "This release of Twisted is not supported, and the limits of mcp_serving.daphne.Server do not hold: %s "
+                "has moved. Install the release that mcp-serving requires: pip install --upgrade mcp-serving.",
+                missing[0],
+            )
 
     @property
     def http_factory(self) -> HTTPFactory:

@@ -160,6 +160,18 @@ async def check() -> None:
     recognised.warn_of_missing_protections()
 
 
+@pytest.mark.parametrize("name", ["totalHeadersSize", "lineLengthExceeded", "_respondToBadRequestAndDisconnect"])
+def test_a_limit_whose_name_has_moved_is_one_warning(
+    name: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    a_server()
+    assert caplog.messages == []
+    monkeypatch.delattr(next(each for each in HTTPChannel.__mro__ if name in vars(each)), name)
+    daphne.Server(None, ["tcp:port=0"])
+    [message] = caplog.messages
+    assert f"limits of mcp_serving.daphne.Server do not hold: {name} has moved" in message
+
+
 @pytest.fixture
 def back_pressure() -> Iterator[type[recognised.BackPressure]]:
     yield recognised.BackPressure
