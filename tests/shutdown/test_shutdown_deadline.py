@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.shutdown.test_shutdown_http import SOON, gone, send_call, told
-from tests.support.harness import INITIALIZE, INITIALIZED, Notes, Process, call, runmcp, serving_http
+from tests.support.harness import INITIALIZE, INITIALIZED, Notes, Process, call, runmcp, serving_http, text_of
 from tests.support.http_client import Clients
 
 pytestmark = pytest.mark.process
@@ -166,3 +166,28 @@ def test_a_host_that_closes_stdin_and_then_signals_gets_the_cleanup_before_it_ki
         assert asyncio.run(gone(process, within=2.0)) == 1
         assert "tools/call 'slow'" in the_error(process)
     assert notes.all()[-4:] == ["slow cancelled", "slow finally", "lifespan left", "slow cleanup done"]
+
+
+def test_calls_that_finish_while_the_process_is_stopped_beyond_the_deadline_are_answered(notes: Notes) -> None:
+    generations = ("2025-11-25", "2026-07-28")
+
+    async def talk(process: Process, address: str) -> None:
+        async with Clients(address) as clients:
+            calls = [
+                await send_call(clients, "slow", generation=generation, seconds=3, name=generation)
+                for generation in generations
+            ]
+            for generation in generations:
+                await told(notes.wait_for, f"{generation} started")
+            process.signal(signal.SIGTERM)
+            await told(process.wait_for, "Shutting down")
+            process.signal(signal.SIGSTOP)
+            await asyncio.sleep(5)  # the deadline passes, and the calls finish, while nothing can run
+            process.signal(signal.SIGCONT)
+            for generation, connection in zip(generations, calls, strict=True):
+                assert text_of((await connection.answer()).messages[-1]) == f"{generation} finished"
+            assert await gone(process, within=SOON + 10) == 0
+
+    with serving_http("--shutdown-timeout", "4", env=notes.env) as (process, address):
+        asyncio.run(talk(process, address))
+        assert "deadline passed" not in process.errors
