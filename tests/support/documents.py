@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import re
+import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 from tests.support.harness import ROOT
@@ -61,14 +65,31 @@ def anchors(document: Path) -> set[str]:
 
 def project(folder: Path, *pages: str) -> Path:
     """The tutorial's project, with the files of further pages written over it, and its database."""
+    shutil.copytree(_tutorial(), folder)
+    if pages:
+        for page in pages:
+            write_files(folder, page)
+        _migrate(folder)
+    return folder
+
+
+@cache
+def _tutorial() -> Path:
+    """The tutorial's project, made once: that takes five processes."""
+    base = Path(tempfile.mkdtemp(prefix="mcp-serving-tests-"))
+    atexit.register(shutil.rmtree, base)
+    folder = base / "mysite"
     folder.mkdir()
     manage(folder, "-m", "django", "startproject", "mysite", ".")
     manage(folder, "manage.py", "startapp", "tasks")
-    for page in ("tutorial.md", *pages):
-        write_files(folder, page)
+    write_files(folder, "tutorial.md")
+    _migrate(folder)
+    return folder
+
+
+def _migrate(folder: Path) -> None:
     manage(folder, "manage.py", "makemigrations", "--verbosity", "0")
     manage(folder, "manage.py", "migrate", "--verbosity", "0")
-    return folder
 
 
 def environment_of_a_project(**changes: str) -> dict[str, str]:
