@@ -127,6 +127,12 @@ def reaches_other_processes(layer: BaseChannelLayer) -> bool:
     return not isinstance(layer, InMemoryChannelLayer)
 
 
+def stores_messages(layer: BaseChannelLayer) -> bool:
+    """Whether it is the core layer of channels_redis, which needs ten Redis commands for a message instead of one."""
+    kind = type(layer)
+    return f"{kind.__module__}.{kind.__qualname__}" == "channels_redis.core.RedisChannelLayer"
+
+
 async def new_channel(layer: BaseChannelLayer) -> str:
     """The name of a new channel on which this process receives and to which others can send.
 

@@ -151,7 +151,7 @@ def _check_layer() -> list[CheckMessage]:
         return [Error(problem, id="mcp_serving.E007")]
     layer = channel_layer.channel_layer()
     if layer is not None and channel_layer.reaches_other_processes(layer):
-        return []
+        return _check_cost_of_relaying() if channel_layer.stores_messages(layer) else []
     found: list[CheckMessage] = []
     if layer is not None and not settings.DEBUG:
         found.append(
@@ -163,6 +163,23 @@ def _check_layer() -> list[CheckMessage]:
             )
         )
     return found + _check_workers()
+
+
+def _check_cost_of_relaying() -> list[CheckMessage]:
+    from mcp_serving.asgi import lifecycle
+
+    places = [handler.place for handler in lifecycle.handlers() if not handler.options.get("stateless_http")]
+    if not places:
+        return []
+    return [
+        Info(
+            f"The handler at {', '.join(places)} has sessions. On channels_redis.core.RedisChannelLayer, a relayed "
+            "request of a session costs up to 20 Redis commands, and more than twice the CPU time of a local one.",
+            hint="Use channels_redis.pubsub.RedisPubSubChannelLayer, which needs 2 commands, or a proxy that routes "
+            "each client to the same worker.",
+            id="mcp_serving.I004",
+        )
+    ]
 
 
 def _check_workers() -> list[CheckMessage]:

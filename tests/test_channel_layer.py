@@ -165,6 +165,11 @@ def test_the_pubsub_layer_of_channels_redis_has_no_hosts_to_choose_from_names() 
     asyncio.run(work())
 
 
+def test_the_core_layer_of_channels_redis_has_this_path() -> None:
+    assert channel_layer.stores_messages(RedisChannelLayer())
+    assert not channel_layer.stores_messages(InMemoryChannelLayer())
+
+
 def test_redis_checks_the_options_in_a_url_when_a_pool_makes_a_connection() -> None:
     pool = ConnectionPool.from_url("redis://localhost/0?unknown=1")
     with pytest.raises(TypeError):

@@ -301,6 +301,22 @@ def test_deploy_checks_warn_of_an_in_memory_channel_layer_with_debug_off(
     assert bool(messages(found, "W003")) == is_warned
 
 
+PUBSUB = {
+    "default": {
+        "BACKEND": "channels_redis.pubsub.RedisPubSubChannelLayer",
+        "CONFIG": {"hosts": ["redis://127.0.0.1"]},
+    }
+}
+
+
+@pytest.mark.parametrize(("layers", "is_told"), [(REDIS, True), (PUBSUB, False), (IN_MEMORY, False), ({}, False)])
+def test_deploy_checks_recommend_the_pubsub_layer_for_sessions(layers: dict[str, Any], is_told: bool) -> None:
+    found = messages(check(deploy=True, CHANNEL_LAYERS=layers, **GATED), "I004")
+    assert bool(found) == is_told
+    assert not any("/stateless" in message for message in found)
+    assert not messages(check(CHANNEL_LAYERS=layers, **GATED), "I004")
+
+
 WEB_CONCURRENCY = {"WEB_CONCURRENCY": "2"}
 
 

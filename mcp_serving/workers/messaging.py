@@ -231,6 +231,8 @@ class Messaging:
         self._timer = loop.call_later(timeouts.PING_INTERVAL, self._check) if is_busy else None
 
     def _check_peer(self, peer: Peer, silent_for: float) -> None:
+        if max(silent_for, time.monotonic() - peer.last_sent) < 0.9 * timeouts.PING_INTERVAL:
+            return  # both workers have just heard from each other, as with many quick calls
         if silent_for <= timeouts.PEER:
             peer.send({"kind": "ping"})
         elif health.available:

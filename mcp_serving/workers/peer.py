@@ -67,13 +67,13 @@ class Peer:
         self.channel = channel
         self.served = 0
         """How many requests of the other worker this one serves."""
-        self.last_received = time.monotonic()
+        self.last_received = self.last_sent = time.monotonic()
         self._awaited = 0
         self._send = send
         self._handler = handler
         # Larger than every number that a former ``Peer`` for the same worker has used.
-        self._first_number = self._last_sent = time.time_ns() // 1000
-        self._last_number: int | None = None
+        self._first_number = self._last_sent_number = time.time_ns() // 1000
+        self._last_received_number: int | None = None
         self._queue: deque[_QueuedFrame] = deque()
         self._unconfirmed: list[_QueuedFrame] | None = None
         """The rest of a message whose sending failed, although it may have arrived."""
@@ -139,7 +139,7 @@ class Peer:
 
     async def _send_message(self) -> None:
         batch = self._next_batch() if self._unconfirmed is None else self._unconfirmed
-        number = self._last_sent + 1
+        number = self._last_sent_number + 1
         message = {"first": self._first_number + 1, "number": number, "frames": [queued.frame for queued in batch]}
         try:
             await self._send(self.channel, message)
@@ -147,7 +147,8 @@ class Peer:
             await self._keep_or_give_up(batch, error)
             return
         self._failing_since = self._unconfirmed = None
-        self._last_sent = number
+        self._last_sent_number = number
+        self.last_sent = time.monotonic()
         for queued in batch:
             if queued.on_sent is not None:
                 queued.on_sent(number)
@@ -194,10 +195,10 @@ class Peer:
         """Handle a message of the other worker."""
         self.last_received = time.monotonic()
         number: int = message["number"]
-        expected = message["first"] if self._last_number is None else self._last_number + 1
+        expected = message["first"] if self._last_received_number is None else self._last_received_number + 1
         if number < expected:
             return  # a duplicate
-        self._last_number = number
+        self._last_received_number = number
         if number > expected:
             logger.warning(
                 "The channel layer has lost messages of another worker. The requests between these two workers that "
@@ -225,7 +226,7 @@ class Peer:
         if self._sender is not None:
             self._sender.cancel()  # this may take a while, and frames after ``start`` do not wait for it
             self._sender = self._failing_since = self._unconfirmed = None
-            self._last_sent += 1  # the current message may have arrived, so its number is not used again
+            self._last_sent_number += 1  # the current message may have arrived, so its number is not used again
 
     def start(self) -> None:
         """Send again: the other worker exists."""

@@ -191,6 +191,7 @@ class Relay:
         except Exception:  # from the database, while the user is loaded; the middleware handles all others
             logger.exception("A request of another worker failed.")
         finally:
+            incoming.close()
             del self._incoming[incoming.peer.channel, incoming.number]
             incoming.peer.served -= 1
             if not incoming.is_answered:

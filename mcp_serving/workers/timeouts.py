@@ -4,7 +4,7 @@ PEER = 3.0
 """After this time without a message, a worker that was pinged is taken to be gone."""
 
 PING_INTERVAL = 1.0
-"""Between two pings of a worker that serves a request of this one."""
+"""Between two pings of a worker that serves a request of this one. No ping is sent while both send other messages."""
 
 GONE_PING_INTERVAL = 10.0
 """Between two pings of a worker that was taken to be gone, while requests for its sessions arrive."""
@@ -26,3 +26,9 @@ REJOIN_INTERVAL = 60.0
 
 RECEIVE_RETRY = 0.1
 """Between two attempts to receive after a failure."""
+
+JOIN_PIECES = 0.002
+"""For further pieces of a response that go into the same message. An event and the end of its stream are two pieces."""
+
+JOIN_HEADERS = 0.02
+"""For the first piece of the body that goes into the same message as the headers. Most calls are answered earlier."""

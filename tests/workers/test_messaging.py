@@ -475,6 +475,69 @@ def test_a_worker_that_hung_until_its_messages_expired_is_found_again(
     run(work)
 
 
+def test_a_worker_that_only_receives_pings_the_one_that_sends_to_it(impatient: None) -> None:
+    """Otherwise the sender would take it to be gone, and stop."""
+    pieces = 40
+
+    async def serve(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        for _ in range(pieces):
+            await send({"type": "http.response.body", "body": b"x", "more_body": True})
+            await asyncio.sleep(1.5 * 2 * timeouts.PEER / pieces)
+        await send({"type": "http.response.body", "body": b""})
+
+    async def work() -> None:
+        layer = FaultyLayer()
+        async with two(layer, serve) as (here, there):
+            client = Client()
+            await client.asks(here, there.channel)
+            assert (client.status, client.body, client.is_over) == (200, b"x" * pieces, True)
+            assert "ping" in layer.sent
+
+    run(work)
+
+
+def test_quick_calls_are_one_message_each_way_and_no_ping(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(timeouts, "PING_INTERVAL", 0.5)
+
+    async def work() -> None:
+        layer = FaultyLayer()
+        async with two(layer) as (here, there):
+            calls = 0
+            end = time.monotonic() + 2.5 * timeouts.PING_INTERVAL
+            while time.monotonic() < end:
+                client = Client()
+                await client.asks(here, there.channel)
+                assert (client.status, client.body, client.is_over) == (200, b"hello", True)
+                calls += 1
+        assert layer.sent == ["request", "response"] * calls
+
+    run(work)
+
+
+def test_the_headers_of_a_relayed_stream_come_before_its_first_event() -> None:
+    async def work() -> None:
+        may_end = asyncio.Event()
+
+        async def serve(scope: Any, receive: Any, send: Any) -> None:
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+            await send({"type": "http.response.body", "body": b"", "more_body": True})
+            await may_end.wait()
+            await send({"type": "http.response.body", "body": b"event"})
+
+        async with two(FaultyLayer(), serve) as (here, there):
+            client = Client()
+            asking = asyncio.ensure_future(client.asks(here, there.channel))
+            with anyio.fail_after(DEADLINE):
+                while not client.status:  # noqa: ASYNC110 - nothing tells of it
+                    await asyncio.sleep(0.01)
+            may_end.set()
+            await asking
+            assert client.body == b"event"
+
+    run(work)
+
+
 def test_a_worker_that_closes_is_gone_at_once() -> None:
     async def work() -> None:
         layer = FaultyLayer()
