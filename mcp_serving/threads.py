@@ -2,8 +2,8 @@
 
 A connection belongs to the thread that opened it. Sync functions run in the pool, with the semantics of
 ``channels.db.database_sync_to_async``: a stale connection is replaced before the function runs, and a connection
-that is not to be kept is closed after it. The async ORM runs in the thread-sensitive thread of the call. That
-thread starts when it is first used, so that a call without a database starts no thread.
+that is not to be kept is closed after it, and its object is deleted. The async ORM runs in the thread-sensitive
+thread of the call. That thread starts when it is first used, so that a call without a database starts no thread.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from typing import Any, ParamSpec, TypeVar
 
 from asgiref.sync import SyncToAsync, ThreadSensitiveContext
 from channels.db import DatabaseSyncToAsync
-from django.db import connections, transaction
+from django.core.cache import close_caches
+from django.db import connections, reset_queries, transaction
 
 from mcp_serving import current_request
 
@@ -88,7 +89,22 @@ class PooledSyncToAsync(DatabaseSyncToAsync):  # type: ignore[misc] # channels.d
     def thread_handler(self, *args: Any, **kwargs: Any) -> Any:
         for connection in connections.all(initialized_only=True):
             connection.health_check_enabled = True  # type: ignore[attr-defined] # not in django-stubs
-        return super().thread_handler(*args, **kwargs)
+        reset_queries()
+        try:
+            return super().thread_handler(*args, **kwargs)
+        finally:
+            close_caches()
+            _forget_closed_connections()
+
+
+def _forget_closed_connections() -> None:
+    """Give the next call new connection objects, as each request of Django has, where connections are not kept.
+
+    A project may store state of a call on the object, such as the tenant.
+    """
+    for connection in connections.all(initialized_only=True):
+        if connection.connection is None and not connection.in_atomic_block:
+            del connections[connection.alias]
 
 
 def _for_a_thread(function: Callable[P, T]) -> Callable[P, T]:

@@ -24,6 +24,7 @@ from mcp_types.version import is_version_at_least
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from mcp_serving import current_request
 from mcp_serving.errors import NoElicitation, UserCanceled, UserDeclined
 from mcp_serving.threads import DjangoThreads
 from mcp_serving.tools.declarations import ANSWER, CAN_ASK, Confirm, arguments_in_question, check_write_tool
@@ -36,6 +37,8 @@ _CONTEXT = "context_of_the_question_"
 class Confirmation(BaseModel):
     """The form of the question. It has no fields: the user accepts or declines it."""
 
+
+_FORM: dict[str, Any] = {"type": "object", "properties": {}}
 
 Answer = AcceptedElicitation[Confirmation] | DeclinedElicitation | CancelledElicitation
 
@@ -63,13 +66,19 @@ def with_confirmation(
     @functools.wraps(function)
     async def run(**arguments: Any) -> Any:
         del arguments[CAN_ASK]
-        answer: Answer = arguments.pop(ANSWER)
+        answer = unwrapped(arguments.pop(ANSWER))
         await use_answer(name, threads)
         check_accepted(answer, name)
         return await threads.call(function, **arguments)
 
     set_signature(run, confirmed_signature(tool, name, _question(tool, name, confirm, threads)))
     return run
+
+
+def unwrapped(answer: Answer) -> Answer:
+    """The user's answer, which the SDK wraps as the result of a resolver if ``asked`` has returned it."""
+    inner: Any = answer.data if isinstance(answer, AcceptedElicitation) else answer
+    return answer if isinstance(inner, Confirmation) else inner
 
 
 def check_accepted(answer: Answer, name: str) -> None:
@@ -123,14 +132,14 @@ def confirmed_signature(tool: inspect.Signature, name: str, question: Callable[.
 
 def _question(
     tool: inspect.Signature, name: str, confirm: Confirm, threads: DjangoThreads
-) -> Callable[..., Awaitable[Elicit[Confirmation]]]:
+) -> Callable[..., Awaitable[Any]]:
     """The resolver that asks; it takes the arguments that the question uses."""
     used = arguments_in_question(tool, name, confirm)
 
-    async def ask(**arguments: Any) -> Elicit[Confirmation]:
+    async def ask(**arguments: Any) -> Elicit[Confirmation] | Answer:
         text = await question_text(confirm, name, threads, arguments)
         ask_about(name)
-        return Elicit(text, Confirmation)
+        return await asked(text)
 
     ask.__qualname__ = f"confirm {name}"  # its name in the protocol: the same in every worker
     parameters = [tool.parameters[each].replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in used]
@@ -149,6 +158,28 @@ async def question_text(confirm: Confirm, name: str, threads: DjangoThreads, arg
     if text is None or not str(text).strip():
         raise ValueError(f"The question of tool {name!r} is empty: its confirm has to return a text.")
     return str(text)
+
+
+async def asked(text: str) -> Elicit[Confirmation] | Answer:
+    """What a resolver returns to ask: the question, or the answer of a client up to 2025-11-25."""
+    request = current_request.get().mcp_context
+    if request is None or is_version_at_least(request.protocol_version, "2026-07-28"):
+        return Elicit(text, Confirmation)
+    return await answer_from_client(text)
+
+
+async def answer_from_client(text: str) -> Answer:
+    """Ask a client up to 2025-11-25, within the call.
+
+    The SDK rejects the answer ``{"action": "accept"}`` without content, which several clients send. Here it is a yes.
+    At 2026-07-28, the content is added when the answer arrives (``request_state.with_contents``).
+    """
+    request = current_request.get().mcp_context
+    assert request is not None
+    result = await request.session.elicit_form(text, _FORM, related_request_id=request.request_id)
+    if result.action == "accept":
+        return AcceptedElicitation(data=Confirmation())
+    return DeclinedElicitation() if result.action == "decline" else CancelledElicitation()
 
 
 # Whether the client can ask its user

@@ -9,7 +9,9 @@ from collections.abc import Awaitable, Callable, Hashable
 from typing import Annotated, Any, get_args, get_origin
 from weakref import WeakValueDictionary
 
+from django.core.exceptions import ObjectDoesNotExist
 from django.db import transaction
+from django.http import Http404
 from mcp.server.mcpserver.exceptions import InvalidSignature
 from mcp.server.mcpserver.prompts import Prompt
 from mcp.server.mcpserver.resolve import Resolve, build_resolver_plans, find_resolved_parameters
@@ -153,12 +155,26 @@ def _with_reported_arguments(function: Callable[..., Awaitable[Any]]) -> Callabl
         try:
             return await function(*args, **kwargs)
         except ValidationError as error:
-            # pydantic names the function in an error about its arguments; other errors are raised within it.
-            if error.title != getattr(function, "__qualname__", None):
+            if not is_about_arguments(error, function):
                 raise
             raise MCPError(INVALID_PARAMS, f"Wrong arguments: {summary(error)}") from None
 
     return call
+
+
+def is_about_arguments(error: BaseException | None, function: Callable[..., Any] | None) -> bool:
+    """Whether pydantic has rejected the arguments of ``function``; other validation errors are raised within it."""
+    return isinstance(error, ValidationError) and error.title == getattr(function, "__qualname__", None)
+
+
+def is_missing(error: BaseException | None, function: Callable[..., Any] | None) -> bool:
+    """Whether a resource's function has not found its object, or the URI has an invalid value for an argument."""
+    return isinstance(error, ObjectDoesNotExist | Http404) or is_about_arguments(error, function)
+
+
+def described(error: BaseException) -> str:
+    """An exception for a developer: with DEBUG on, the client sees it."""
+    return f"{type(error).__name__}: {error}"[:2000]
 
 
 def type_hints(function: Callable[..., Any]) -> dict[str, Any]:

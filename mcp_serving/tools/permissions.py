@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -9,9 +10,9 @@ from typing import Any
 from django.core.exceptions import PermissionDenied
 
 from mcp_serving import current_request
-from mcp_serving.threads import DjangoThreads
+from mcp_serving.threads import DjangoThreads, is_async
 from mcp_serving.tools.declarations import ValidPermission
-from mcp_serving.users import get_user, is_user_of_process
+from mcp_serving.users import get_user, is_user_of_process, logged_in_user
 
 logger = logging.getLogger(__name__)
 
@@ -43,9 +44,26 @@ class Permissions:
         """Whether ``name`` requires a permission."""
         return name in self._required
 
-    async def allow(self, name: str) -> bool:
-        """Whether the user of the current request may use ``name``; outside of a request, yes."""
-        return name in await self.allowed([name])
+    async def allow(self, name: str, *, exists: bool = True) -> bool:
+        """Whether the user of the current request may use ``name``; outside of a request, yes.
+
+        Args:
+            exists: False for an unknown name. The answer is no, after the same query as for a hidden name: otherwise
+                the time of the response would tell the one from the other.
+        """
+        if exists:
+            return name in await self.allowed([name])
+        permission = next((each for each in self._required.values() if not callable(each)), None)
+        if permission is not None and current_request.get().mcp_context is not None:
+            await self._granted(get_user(), {0: permission})
+        return False
+
+    async def still_allow(self, name: str) -> bool:
+        """Whether the user may use ``name``, as the database knows the user and the permissions now."""
+        user = logged_in_user()
+        if user is None or not hasattr(user, "_state") or user._state.adding:
+            return await self.allow(name)
+        return (await self._granted(user, {0: self._required.get(name, ())}, reload=True))[0]
 
     async def allowed(self, names: Iterable[str]) -> set[str]:
         """The names that the user may use. All are looked up together, because users cost queries."""
@@ -62,12 +80,15 @@ class Permissions:
         permission = self._required.get(name)
         return permission is None or (await self._granted(user, {0: permission}))[0]
 
-    async def _granted(self, user: Any, permissions: dict[int, ValidPermission]) -> dict[int, bool]:
+    async def _granted(
+        self, user: Any, permissions: dict[int, ValidPermission], *, reload: bool = False
+    ) -> dict[int, bool]:
+        reload = reload or is_user_of_process(user)
         named = {key: each for key, each in permissions.items() if not callable(each)}
         granted: dict[int, bool] = {}
-        if named or is_user_of_process(user):
+        if named or reload:
             try:
-                user, granted = await self._threads.look_up(_has_perms, user, named)
+                user, granted = await self._threads.look_up(_has_perms, user, named, reload)
             except Exception:
                 _log_as_refused()
                 return dict.fromkeys(permissions, False)
@@ -81,8 +102,13 @@ class Permissions:
 
     async def _is_granted(self, permission: Callable[[Any], Any], user: Any) -> bool:
         """The result of a callable; if it raises, the permission is refused and the client learns nothing."""
+
+        def is_granted(user: Any) -> Any:
+            result = permission(user)
+            return result if inspect.isawaitable(result) else bool(result)  # a QuerySet is evaluated in this thread
+
         try:
-            return bool(await self._threads.look_up(permission, user))
+            return bool(await self._threads.look_up(permission if is_async(permission) else is_granted, user))
         except PermissionDenied:
             return False
         except Exception:
@@ -90,9 +116,9 @@ class Permissions:
             return False
 
 
-def _has_perms(user: Any, permissions: dict[int, tuple[str, ...]]) -> tuple[Any, dict[int, bool]]:
-    """The user as the database knows them now (None if deleted), and which permissions they have."""
-    if is_user_of_process(user):
+def _has_perms(user: Any, permissions: dict[int, tuple[str, ...]], reload: bool) -> tuple[Any, dict[int, bool]]:
+    """The user, reloaded from the database (None if deleted) or as given, and which permissions they have."""
+    if reload:
         user = user._meta.default_manager.filter(pk=user.pk).first()
     return user, {key: _has_all(user, names) for key, names in permissions.items()}
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import os
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -20,7 +19,16 @@ from mcp_types import ElicitResult
 
 from mcp_serving.preview.attempt import Attempt, attempt
 from mcp_serving.threads import DjangoThreads
-from mcp_serving.tools.confirmation import Answer, Confirmation, check_accepted, confirmed_signature, question_text
+from mcp_serving.tools.confirmation import (
+    Answer,
+    Confirmation,
+    answer_from_client,
+    asked,
+    check_accepted,
+    confirmed_signature,
+    question_text,
+    unwrapped,
+)
 from mcp_serving.tools.declarations import ANSWER, CAN_ASK, Confirm, arguments_in_question, check_write_tool
 from mcp_serving.tools.functions import set_signature, signature_with_hints, type_hints
 from mcp_serving.tools.request_state import Round, ask_about, current_round, use_answer
@@ -53,9 +61,9 @@ def with_preview(
     @functools.wraps(function)
     async def run(**arguments: Any) -> Any:
         del arguments[CAN_ASK]
-        return await previewed.run(arguments.pop(ANSWER), arguments)
+        return await previewed.run(unwrapped(arguments.pop(ANSWER)), arguments)
 
-    async def ask(**arguments: Any) -> Elicit[Confirmation] | Confirmation:
+    async def ask(**arguments: Any) -> Elicit[Confirmation] | Confirmation | Answer:
         return await previewed.ask(arguments.pop(_CONTEXT), arguments)
 
     ask.__qualname__ = previewed.key.partition(":")[2]
@@ -81,14 +89,15 @@ class _PreviewedTool:
         self._threads = threads
         self._in_question = in_question
 
-    async def ask(self, ctx: Context[Any, Any], arguments: dict[str, Any]) -> Elicit[Confirmation] | Confirmation:
+    async def ask(
+        self, ctx: Context[Any, Any], arguments: dict[str, Any]
+    ) -> Elicit[Confirmation] | Confirmation | Answer:
         """Ask with a preview. From 2026-07-28 on, the request that brings the answer also runs the tool for good."""
         now = current_round()
         ask_about(self._name)
         answer = (ctx.input_responses or {}).get(self.key)
         if self._name not in now.previews or not isinstance(answer, ElicitResult):
-            now.context = ctx
-            return Elicit(await self._question(now, await self._attempt(arguments), arguments), Confirmation)
+            return await asked(await self._question(now, await self._attempt(arguments), arguments))
         await use_answer(self._name, self._threads)
         if answer.action != "accept":
             check_accepted(DeclinedElicitation() if answer.action == "decline" else CancelledElicitation(), self._name)
@@ -96,7 +105,7 @@ class _PreviewedTool:
         if made.committed:
             now.results[self._name] = made.result
             return Confirmation()
-        now.call = os.urandom(16).hex()  # the next answer is another one
+        now.renew()
         return Elicit(await self._question(now, made, arguments), Confirmation)
 
     async def run(self, answer: Answer, arguments: dict[str, Any]) -> Any:
@@ -110,8 +119,7 @@ class _PreviewedTool:
             made = await self._attempt(arguments, now.previews[self._name][0])
             if made.committed:
                 return made.result
-            ctx: Context[Any, Any] = now.context
-            answer = await ctx.elicit(await self._question(now, made, arguments), Confirmation)
+            answer = await answer_from_client(await self._question(now, made, arguments))
 
     async def _attempt(self, arguments: dict[str, Any], expected: str | None = None) -> Attempt:
         run = functools.partial(attempt, self._function, expected=expected)

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import os
 import threading
 import time
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
 from django.conf import settings
-from django.core.cache import cache
+from django.core.cache import DEFAULT_CACHE_ALIAS, cache, caches
+from django.core.cache.backends.dummy import DummyCache
+from django.core.cache.backends.locmem import LocMemCache
 from django.utils.crypto import salted_hmac
 from mcp.server.context import ServerRequestContext
 from mcp.server.mcpserver.exceptions import ToolError
@@ -26,6 +30,8 @@ from mcp.server.request_state import (
 from mcp_serving import current_request
 from mcp_serving.threads import DjangoThreads
 from mcp_serving.users import logged_in_user
+
+logger = logging.getLogger(__name__)
 
 LIFETIME = 600.0
 """Seconds that the user has to answer, from the first question of a call to the last answer."""
@@ -89,21 +95,32 @@ class Round:
     """For each tool with a preview: the digest of the last one that the user saw, and how often the user was asked."""
     results: dict[str, Any] = field(default_factory=dict)
     """The results of tools with a preview that have run for good; they do not travel."""
-    context: Any = None
-    """The SDK's context, in which a client up to 2025-11-25 is asked again."""
+    check_access: Callable[[str], Awaitable[None]] | None = None
+    """Refuses a tool if its user may not use it any more; for a client that answers within the request that asked."""
     lifetime: float = LIFETIME
     brings_answers: bool = False
+    is_new: bool = True
+    """False if the call had a round trip before this one."""
+    is_sealed: bool = False
+    """Whether its state goes to the client, which may then answer."""
+
+    def renew(self) -> None:
+        """Let the next question be one of its own, whose answer is used independently."""
+        self.call, self.is_new = os.urandom(16).hex(), True
 
     @property
     def expired(self) -> bool:
         return self.asked_at is not None and not time.time() < self.asked_at + self.lifetime
 
 
-_used: dict[str, float] = {}
-"""The calls whose answer was used, and until when it must be remembered. The cache also has them, but may evict any."""
+_MOST_OPEN = 10_000
+"""Open questions in the memory of a process. The oldest are forgotten: an answer to them is refused."""
 
-_using = threading.Lock()
-"""For ``_used``: event loops in several threads may share it."""
+_open: dict[str, float] = {}
+"""Calls whose question is open, and until when, if Django's default cache is not shared with other processes."""
+
+_opening = threading.Lock()
+"""For ``_open``: event loops in several threads may share it."""
 
 
 class OneCallCodec:
@@ -119,6 +136,7 @@ class OneCallCodec:
 
     def seal(self, payload: bytes) -> str:
         now = current_round()
+        now.is_sealed = True
         head = [now.call, now.asked_at or time.time(), now.asked_about, now.previews]
         return self._codec.seal(json.dumps(head).encode() + b"\n" + payload)
 
@@ -128,7 +146,7 @@ class OneCallCodec:
             call, asked_at, asked_about, previews = json.loads(head)
         except ValueError as error:
             raise InvalidRequestState("malformed") from error
-        now = Round(call, asked_at, asked_about, previews, lifetime=self._lifetime, brings_answers=True)
+        now = Round(call, asked_at, asked_about, previews, lifetime=self._lifetime, brings_answers=True, is_new=False)
         if now.expired:
             raise InvalidRequestState("expired")
         current_request.update(question_round=now)
@@ -166,11 +184,11 @@ def ask_about(tool: str) -> None:
 async def use_answer(tool: str, threads: DjangoThreads) -> None:
     """Use the answer that this request brings: once, and in time.
 
-    If a client repeats its request, the tool must not run again. Used answers are remembered in this process and in
-    Django's default cache, so that workers with a common cache know them, too.
+    The question of a call is stored when it is asked, and removed here. So an answer is refused if its question was
+    answered before, and also if the store has lost it: after a restart of the process, or if the cache has evicted it.
 
     Raises:
-        ToolError: the answer was used before, or came too late.
+        ToolError: the answer was used before, is not known, or came too late. Or the user lost the permission.
     """
     now = current_round()
     if now.expired:  # a client up to 2025-11-25 answers while the call waits, at any time
@@ -178,21 +196,62 @@ async def use_answer(tool: str, threads: DjangoThreads) -> None:
             f"The user took more than {now.lifetime / 60:g} minutes to answer: {tool} did nothing. "
             "To ask again, call it anew."
         )
-    # Clients up to 2025-11-25 are asked and answer within one request, which cannot be repeated.
-    if now.brings_answers and not await _is_first_use(now, threads):
+    # Clients up to 2025-11-25 are asked and answer within one request. It cannot be repeated, but it may be old.
+    if not now.brings_answers and now.check_access is not None:
+        await now.check_access(tool)
+    if now.brings_answers and not await threads.look_up(_close, now.call):
+        logger.info(
+            "Refused an answer about %s: it was used before, or its question was asked by another process, or before a "
+            "restart. Workers need a cache that they share, in CACHES['default'].",
+            tool,
+        )
         raise ToolError(
-            f"This question about {tool} was answered before, and an answer counts once: nothing was done now. "
-            "To ask the user again, call it anew."
+            f"This question about {tool} was answered before, or the server no longer knows it, and an answer counts "
+            "once: nothing was done now. To ask the user again, call it anew."
         )
 
 
-async def _is_first_use(answered: Round, threads: DjangoThreads) -> bool:
+async def store_question(threads: DjangoThreads) -> None:
+    """Store the question of a new call, if it has one, before the client can see it."""
+    now = current_round()
+    if now.is_sealed and now.is_new:
+        await threads.look_up(_store, now.call, now.lifetime)
+
+
+def has_shared_cache() -> bool:
+    """Whether workers may share Django's default cache."""
+    return not isinstance(caches[DEFAULT_CACHE_ALIAS], LocMemCache | DummyCache)
+
+
+def _store(call: str, lifetime: float) -> None:
+    if has_shared_cache():
+        cache.set(f"{_SALT}:{call}", True, lifetime)
+        return
     now = time.time()
-    with _using:
-        for call in [call for call, until in _used.items() if until < now]:
-            del _used[call]
-        if answered.call in _used:
-            return False
-        _used[answered.call] = now + answered.lifetime
-    added: bool = await threads.look_up(cache.add, f"{_SALT}:{answered.call}", True, answered.lifetime)
-    return added
+    with _opening:
+        for each in [each for each, until in _open.items() if until < now]:
+            del _open[each]
+        if len(_open) >= _MOST_OPEN:
+            del _open[next(iter(_open))]
+        _open[call] = now + lifetime
+
+
+def _close(call: str) -> bool:
+    """Remove an open question; False if there is none. Of several callers, one removes it."""
+    if has_shared_cache():
+        return bool(cache.delete(f"{_SALT}:{call}"))
+    with _opening:
+        return _open.pop(call, None) is not None
+
+
+def with_contents(ctx: ServerRequestContext[Any, Any]) -> ServerRequestContext[Any, Any]:
+    """The request, in which an accepted question has a content: several clients send none, which the SDK rejects."""
+    answers = (ctx.params or {}).get("inputResponses")
+    if not isinstance(answers, dict):
+        return ctx
+    filled = {key: {**each, "content": {}} if _lacks_content(each) else each for key, each in answers.items()}
+    return replace(ctx, params={**(ctx.params or {}), "inputResponses": filled})
+
+
+def _lacks_content(answer: Any) -> bool:
+    return isinstance(answer, dict) and answer.get("action") == "accept" and answer.get("content") is None

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from django.conf import settings
 from mcp.server.lowlevel.server import LifespanResultT
 from mcp.server.mcpserver import MCPServer as SDKMCPServer
-from mcp.server.mcpserver.exceptions import ResourceNotFoundError, ToolError, UnexpectedToolError
+from mcp.server.mcpserver.exceptions import (
+    ResourceNotFoundError,
+    ToolError,
+    UnexpectedResourceError,
+    UnexpectedToolError,
+)
 from mcp.shared.exceptions import MCPError
 from mcp.shared.inbound import validate_mcp_param_headers
 from mcp.shared.uri_template import UriTemplate
 from mcp_types import (
+    INTERNAL_ERROR,
     INVALID_PARAMS,
     CallToolResult,
     Completion,
@@ -27,7 +35,6 @@ from mcp_types import (
 from mcp_types import Prompt as MCPPrompt
 from mcp_types import Resource as MCPResource
 from mcp_types import Tool as MCPTool
-from mcp_types.version import is_version_at_least
 from pydantic import ValidationError
 
 from mcp_serving import current_request, sdk
@@ -38,6 +45,7 @@ from mcp_serving.security.scopes import Scopes
 from mcp_serving.threads import DjangoThreads, async_orm_thread
 from mcp_serving.tools import request_state
 from mcp_serving.tools.declarations import ValidPermission, already_declared
+from mcp_serving.tools.functions import described, is_missing
 from mcp_serving.tools.permissions import Permissions
 from mcp_serving.users import without_cached_permissions
 
@@ -49,10 +57,15 @@ if TYPE_CHECKING:
     from mcp.server.mcpserver import Context
     from pydantic import AnyUrl
 
+logger = logging.getLogger(__name__)
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 DEFAULT_NAME = "mcp-server"
 """The SDK's name for a server without one."""
+
+LONGEST_NAME = 200
+"""Characters of an unknown name or URI that an error repeats."""
 
 _FIRST_WITH_PARAM_HEADERS = "2026-07-28"
 """The first protocol version in which a client may repeat arguments in ``Mcp-Param-*`` headers."""
@@ -90,7 +103,7 @@ class PermissionCheckingServer(SDKMCPServer[LifespanResultT]):
             self.middleware.insert(0, legacy.middleware)
             low_level.add_request_handler("resources/subscribe", SubscribeRequestParams, legacy.subscribe)
             low_level.add_request_handler("resources/unsubscribe", UnsubscribeRequestParams, legacy.unsubscribe)
-        self.middleware.insert(0, _with_current_request)
+        self.middleware.insert(0, self._with_current_request)
         self._input_schema = sdk.hide_input_schemas(low_level, self._tool_permissions.__contains__)
 
     def _check_is_free(self, kind: str, name: str) -> None:
@@ -103,8 +116,11 @@ class PermissionCheckingServer(SDKMCPServer[LifespanResultT]):
         Returns:
             The names of all permissions that are needed, or the callable that decides.
         """
+        return self._permissions_of(kind).required(name)
+
+    def _permissions_of(self, kind: str) -> Permissions:
         by_kind = {"tool": self._tool_permissions, "prompt": self._prompt_permissions}
-        return by_kind.get(kind, self._resource_permissions).required(name)
+        return by_kind.get(kind, self._resource_permissions)
 
     async def missing_scopes(self, message: JSONRPCRequest, user: Any, granted: Iterable[str]) -> list[str]:
         """The scopes that the token of a request lacks; none for what the user may not use, which does not exist.
@@ -119,8 +135,7 @@ class PermissionCheckingServer(SDKMCPServer[LifespanResultT]):
             return []
         kind, name = used
         missing = self.scopes.missing(kind, name, granted)
-        permissions = {"tool": self._tool_permissions, "prompt": self._prompt_permissions}
-        if missing and not await permissions.get(kind, self._resource_permissions).allow_user(user, name):
+        if missing and not await self._permissions_of(kind).allow_user(user, name):
             return []
         return missing
 
@@ -136,6 +151,30 @@ class PermissionCheckingServer(SDKMCPServer[LifespanResultT]):
             return "resource", self._resource_for(uri) or uri
         return None
 
+    # Each request
+
+    async def _with_current_request(self, ctx: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:
+        """The outermost middleware: the user and the question of the request, and a thread for its async ORM calls."""
+        user = current_request.get().local_user
+        fresh = user and without_cached_permissions(user)
+        ctx = request_state.with_contents(ctx)
+        # Restored afterwards: a client in the same process runs its request in the task of the tool that uses it.
+        first_round = request_state.Round(check_access=self._check_access)
+        with current_request.updated(mcp_context=ctx, local_user=fresh, question_round=first_round):
+            async with async_orm_thread():
+                result = await call_next(ctx)
+                await request_state.store_question(self._threads)
+                return result
+
+    async def _check_access(self, tool: str) -> None:
+        """Refuse a tool, right before it runs, to a user who has lost the permission.
+
+        Raises:
+            ToolError: the tool does not exist for this user.
+        """
+        if not await self._tool_permissions.still_allow(tool):
+            raise ToolError(f"Unknown tool: {tool}")
+
     # Tools
 
     async def list_tools(self) -> list[MCPTool]:
@@ -146,8 +185,8 @@ class PermissionCheckingServer(SDKMCPServer[LifespanResultT]):
     async def call_tool(
         self, name: str, arguments: dict[str, Any], context: Context[LifespanResultT, Any] | None = None
     ) -> CallToolResult | InputRequiredResult:
-        if not await self._tool_permissions.allow(name):
-            raise ToolError(f"Unknown tool: {name}")
+        if not await self._tool_permissions.allow(name, exists=("tool", name) in self._declared):
+            raise ToolError(f"Unknown tool: {name[:LONGEST_NAME]}")
         self.scopes.check("tool", name)
         if name in self._tool_permissions:
             self._check_param_headers(name, arguments)
@@ -158,6 +197,8 @@ class PermissionCheckingServer(SDKMCPServer[LifespanResultT]):
             if isinstance(error.__cause__, NoElicitation | UserDeclined | UserCanceled):
                 raise ToolError(str(error.__cause__)) from error.__cause__
             current_request.note_failure(error.__cause__ or error)
+            if settings.DEBUG and error.__cause__ is not None:
+                raise UnexpectedToolError(f"{error}: {described(error.__cause__)}") from error.__cause__
             raise
 
     def _check_param_headers(self, name: str, arguments: dict[str, Any]) -> None:
@@ -166,10 +207,8 @@ class PermissionCheckingServer(SDKMCPServer[LifespanResultT]):
         The SDK would do it before it is known who calls, and reveal the tool: see ``sdk.hide_input_schemas``.
         """
         request = current_request.get().mcp_context
-        if request is None or request.request is None:
-            return
-        if not is_version_at_least(request.protocol_version, _FIRST_WITH_PARAM_HEADERS):
-            return
+        if request is None or request.request is None or request.protocol_version < _FIRST_WITH_PARAM_HEADERS:
+            return  # versions are dates
         schema = self._input_schema(name)
         if schema is None or (request.params or {}).get("name") != name:  # unknown, or called by another tool
             return
@@ -191,11 +230,25 @@ class PermissionCheckingServer(SDKMCPServer[LifespanResultT]):
     async def read_resource(
         self, uri: AnyUrl | str, context: Context[LifespanResultT, Any] | None = None
     ) -> Iterable[ReadResourceContents] | InputRequiredResult:
-        name = self._resource_for(str(uri))
-        if name is not None and not await self._resource_permissions.allow(name):
-            raise ResourceNotFoundError(f"Unknown resource: {uri}")
-        self.scopes.check("resource", name or str(uri))
-        return await super().read_resource(uri, context)
+        uri = str(uri)
+        name = self._resource_for(uri)
+        unknown = f"Unknown resource: {uri[:LONGEST_NAME]}"
+        if not await self._resource_permissions.allow(name or uri, exists=name is not None) or name is None:
+            raise ResourceNotFoundError(unknown)
+        self.scopes.check("resource", name)
+        try:
+            return await super().read_resource(uri, context)
+        except UnexpectedResourceError as error:
+            function = sdk.function_of(self, "template" if name in self._templates else "resource", name)
+            cause = error.__cause__
+            if isinstance(cause, UnexpectedResourceError):  # of a template
+                cause = cause.__cause__
+            if is_missing(cause, function):
+                raise ResourceNotFoundError(unknown) from cause
+            current_request.note_failure(cause or error)
+            if settings.DEBUG and cause is not None:
+                raise UnexpectedResourceError(f"{error}: {described(cause)}") from cause
+            raise
 
     def _resource_for(self, uri: str) -> str | None:
         """The declared URI or URI template from which the SDK would read ``uri``."""
@@ -240,7 +293,7 @@ class PermissionCheckingServer(SDKMCPServer[LifespanResultT]):
         with current_request.updated(listen_uris=visible):
             return await call_next(ctx)
 
-    # Prompts
+    # Prompts and completion
 
     async def list_prompts(self) -> list[MCPPrompt]:
         prompts = await super().list_prompts()
@@ -251,43 +304,46 @@ class PermissionCheckingServer(SDKMCPServer[LifespanResultT]):
         self, name: str, arguments: dict[str, Any] | None = None, context: Context[LifespanResultT, Any] | None = None
     ) -> GetPromptResult | InputRequiredResult:
         prompt = next((each for each in await super().list_prompts() if each.name == name), None)
-        if prompt is None or not await self._prompt_permissions.allow(name):
-            raise MCPError(INVALID_PARAMS, f"Unknown prompt: {name}")
+        if not await self._prompt_permissions.allow(name, exists=prompt is not None) or prompt is None:
+            raise MCPError(INVALID_PARAMS, f"Unknown prompt: {name[:LONGEST_NAME]}")
         self.scopes.check("prompt", name)
         required = [argument.name for argument in prompt.arguments or () if argument.required]
         if missing := [each for each in required if each not in (arguments or {})]:
             raise MCPError(INVALID_PARAMS, f"Prompt {name} lacks arguments: {', '.join(missing)}")
-        return await super().get_prompt(name, arguments, context)
-
-    # Completion
+        known = {argument.name for argument in prompt.arguments or ()}
+        if unknown := [each[:LONGEST_NAME] for each in arguments or {} if each not in known]:
+            more = f" and {len(unknown) - 10} more" if len(unknown) > 10 else ""
+            raise MCPError(INVALID_PARAMS, f"Prompt {name} has no arguments {', '.join(unknown[:10])}{more}")
+        try:
+            return await super().get_prompt(name, arguments, context)
+        except ValueError as error:
+            cause = error.__cause__
+            while isinstance(cause, ValueError) and str(cause).startswith("Error rendering prompt"):
+                cause = cause.__cause__  # the SDK wraps the exception twice
+            if not settings.DEBUG or cause is None:
+                raise
+            logger.exception("Prompt %r failed.", name)
+            raise MCPError(INTERNAL_ERROR, f"{error}: {described(cause)}") from error
 
     def completion(self) -> Callable[[F], F]:
         """The SDK's ``completion``, for sync functions too. It is not called for a hidden prompt or resource."""
 
         def decorator(function: F) -> F:
             async def complete(ref: Any, argument: Any, context: Any) -> Completion | None:
-                permissions, name = (
-                    (self._prompt_permissions, ref.name)
-                    if isinstance(ref, PromptReference)
-                    else (self._resource_permissions, str(ref.uri))
-                )
-                kind = "prompt" if isinstance(ref, PromptReference) else "resource"
-                if not await permissions.allow(name) or self.scopes.missing_now(kind, name):
+                if isinstance(ref, PromptReference):
+                    kind, name = "prompt", ref.name
+                    exists = (kind, name) in self._declared
+                else:  # a template, or a URI that a client has made of one
+                    kind, name = "resource", str(ref.uri)
+                    found = name if name in self._templates else self._resource_for(name)
+                    exists, name = found is not None, found or name
+                is_allowed = await self._permissions_of(kind).allow(name, exists=exists)
+                if not is_allowed or self.scopes.missing_now(kind, name):
                     return None
-                found: Completion | None = await self._threads.call(function, ref, argument, context)
-                return found
+                completion: Completion | None = await self._threads.call(function, ref, argument, context)
+                return completion
 
             super(PermissionCheckingServer, self).completion()(complete)  # type: ignore[no-untyped-call]
             return function
 
         return decorator
-
-
-async def _with_current_request(ctx: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:
-    """The outermost middleware of the server: the request's user, and a thread for its async ORM calls."""
-    user = current_request.get().local_user
-    fresh = user and without_cached_permissions(user)
-    # Restored afterwards: a client in the same process runs its request in the task of the tool that uses it.
-    with current_request.updated(mcp_context=ctx, local_user=fresh, question_round=request_state.Round()):
-        async with async_orm_thread():
-            return await call_next(ctx)

@@ -1,7 +1,8 @@
 """Write tools in this process: what they ask, which answers count, and that nothing runs without one."""
 
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
+from pathlib import Path
 from typing import Annotated, Any
 
 import anyio
@@ -18,7 +19,9 @@ from pydantic import BaseModel, Field
 from tests.support import in_django
 from tests.support.harness import DEADLINE
 
-from django.core.cache import cache  # isort: skip - after Django is set up
+from django.contrib.auth.models import Permission, User  # isort: skip - after Django is set up
+from django.core.cache import cache  # isort: skip
+from django.test import override_settings  # isort: skip
 
 from mcp_serving import MCPServer
 from mcp_serving.errors import NoElicitation
@@ -227,19 +230,48 @@ def test_of_several_answers_at_once_one_counts(shop: Shop) -> None:
     assert sorted(result.is_error or False for result in results) == [False] + [True] * 9
 
 
-def test_a_cache_that_forgets_does_not_make_an_answer_count_twice(shop: Shop) -> None:
+IN_FILES = "django.core.cache.backends.filebased.FileBasedCache"
+
+
+@pytest.fixture
+def shared_cache(tmp_path: Path) -> Iterator[None]:
+    """Django's default cache in files, as several workers share it."""
+    with override_settings(CACHES={"default": {"BACKEND": IN_FILES, "LOCATION": str(tmp_path)}}):
+        yield
+
+
+def test_after_a_restart_an_answer_is_refused_if_the_cache_is_in_memory(shop: Shop) -> None:
     async def work() -> None:
         async with client(shop.server, answers=Answers()) as session:
             asked = await ask(session)
-            await answer(session, asked)
-            await cache.aclear()
-            assert (await answer(session, asked)).is_error
+            assert not (await answer(session, asked)).is_error
+            open_question = await ask(session)
+            request_state._open.clear()  # as in the memory of another process
+            for each in (asked, open_question):
+                assert "the server no longer knows it" in text(await answer(session, each))
 
     run(work)
     assert shop.ran == [7]
 
 
-def test_workers_that_share_a_cache_share_what_was_answered(shop: Shop) -> None:
+@pytest.mark.usefixtures("shared_cache")
+def test_an_answer_is_refused_after_its_question_was_evicted_from_a_shared_cache(shop: Shop) -> None:
+    async def work() -> None:
+        async with client(shop.server, answers=Answers()) as session:
+            used = await ask(session)
+            assert not (await answer(session, used)).is_error
+            for number in range(400):  # more than the 300 that the cache keeps
+                await cache.aset(f"other-{number}", True)
+            assert (await answer(session, used)).is_error
+            await cache.aclear()
+            assert (await answer(session, used)).is_error
+
+    run(work)
+    assert shop.ran == [7]
+
+
+@pytest.mark.usefixtures("shared_cache")
+def test_workers_with_a_shared_cache_take_an_answer_once_whichever_of_them_gets_it(shop: Shop) -> None:
     other = Shop()
 
     async def work() -> None:
@@ -248,12 +280,62 @@ def test_workers_that_share_a_cache_share_what_was_answered(shop: Shop) -> None:
             client(other.server, answers=Answers()) as two,
         ):
             asked = await ask(one)
+            request_state._open.clear()  # as in the memory of another process
             assert not (await answer(two, asked)).is_error
-            request_state._used.clear()  # as in the memory of another process
             assert (await answer(one, asked)).is_error
 
     run(work)
     assert (shop.ran, other.ran) == ([], [7])
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("content", [{}, None], ids=["empty content", "no content"])
+def test_an_accepted_question_needs_no_content(mode: Any, content: Any, shop: Shop) -> None:
+    async def accept(context: Any, params: Any) -> ElicitResult:
+        return ElicitResult(action="accept", content=content)
+
+    async def work() -> None:
+        async with client(shop.server, mode=mode, elicitation_callback=accept) as session:
+            assert not (await session.call_tool("cancel", {"number": 7})).is_error
+
+    run(work)
+    assert shop.ran == [7]
+
+
+@pytest.mark.parametrize("lost", ["permission", "activity", "user"])
+def test_a_user_who_loses_access_while_the_question_waits_does_not_run_the_tool(lost: str) -> None:
+    """A client up to 2025-11-25 answers within the request that asked."""
+    server = MCPServer("shop")
+    ran: list[int] = []
+    clerk = User.objects.create_user("waiting")
+    clerk.user_permissions.add(Permission.objects.get(codename="view_user"))
+
+    @server.write_tool(confirm="Cancel?", permission="auth.view_user" if lost == "permission" else None)
+    def cancel() -> str:
+        ran.append(1)
+        return "cancelled"
+
+    async def revoke(context: Any, params: Any) -> ElicitResult:
+        if lost == "permission":
+            await clerk.user_permissions.aclear()
+        elif lost == "activity":
+            await User.objects.filter(pk=clerk.pk).aupdate(is_active=False)
+        else:
+            await User.objects.filter(pk=clerk.pk).adelete()
+        return ElicitResult(action="accept", content={})
+
+    async def work() -> None:
+        # As over HTTP: the user is an object of this request, which has its permissions cached.
+        async with client(server, user=clerk, mode="legacy", elicitation_callback=revoke) as session:
+            result = await session.call_tool("cancel", {})
+            assert result.is_error
+            assert "Unknown tool: cancel" in text(result)
+
+    try:
+        run(work)
+    finally:
+        User.objects.filter(username="waiting").delete()
+    assert ran == []
 
 
 def test_after_a_no_a_yes_to_the_same_question_is_refused(shop: Shop) -> None:
@@ -392,19 +474,18 @@ def test_an_answer_counts_for_the_arguments_that_one_tool_passes_to_another(mode
     assert ran == ([1] if mode == "legacy" else [])
 
 
-def test_what_was_answered_is_forgotten_when_it_has_expired(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_open_questions_are_forgotten_when_they_have_expired(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     now = time.time
-    request_state._used.clear()
+    request_state._open.clear()
 
     async def work() -> None:
         async with client(shop.server, answers=Answers()) as session:
             for round_trips in range(3):
                 monkeypatch.setattr(time, "time", lambda later=round_trips * 700: now() + later)
-                await answer(session, await ask(session))
-                assert len(request_state._used) == 1
+                await ask(session)
+                assert len(request_state._open) == 1
 
     run(work)
-    assert shop.ran == [7, 7, 7]
 
 
 class Reason(BaseModel):
