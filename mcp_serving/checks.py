@@ -73,7 +73,7 @@ def check_import(**_: Any) -> list[CheckMessage]:
         except Exception as error:  # the other paths would fail for the same reason
             return [Error(f"{name}: {error}", id=number)]
     server = loaded["MCP_SERVING['SERVER']"]
-    return _check_server(server) + _check_registries() + _check_handlers(server) + _check_layer()
+    return _check_server(server) + _check_registries() + _check_handlers(server) + _check_layer() + _check_cache(server)
 
 
 def _check_server(server: Any) -> list[CheckMessage]:
@@ -186,10 +186,10 @@ def _check_workers() -> list[CheckMessage]:
     """Warn of sessions that only one of several workers knows. The number of workers is read from the environment."""
     from mcp_serving.asgi import lifecycle
 
-    several = [f"{name}={os.environ[name]}" for name in _WORKERS if _is_several(os.environ.get(name, ""))]
+    several = _several_workers()
     return [
         CheckWarning(
-            f"{several[0]} starts several workers, which share no channel layer. Clients up to 2025-11-25 open "
+            f"{several} starts several workers, which share no channel layer. Clients up to 2025-11-25 open "
             f"sessions at {handler.place}: only one worker knows a session, the others answer 404.",
             hint="Configure channels_redis in CHANNEL_LAYERS, or let a proxy route each client to the same worker, or "
             "set stateless_http=True on the handler.",
@@ -200,5 +200,26 @@ def _check_workers() -> list[CheckMessage]:
     ]
 
 
-def _is_several(workers: str) -> bool:
-    return workers.isdecimal() and int(workers) > 1
+def _check_cache(server: Any) -> list[CheckMessage]:
+    """Warn of write tools in several workers whose caches are their own."""
+    from mcp_serving.tools.request_state import has_shared_cache
+
+    several = _several_workers()
+    if not several or not getattr(server, "write_tools", []) or has_shared_cache():
+        return []
+    return [
+        CheckWarning(
+            f"{several} starts several workers, each with a default cache of its own: an answer to the question of "
+            f"{', '.join(server.write_tools)} is refused if another worker receives it.",
+            hint="Configure a cache that the workers share in CACHES['default'], such as Django's RedisCache.",
+            id="mcp_serving.W005",
+        )
+    ]
+
+
+def _several_workers() -> str | None:
+    """``WEB_CONCURRENCY=4``, if the environment asks for several workers."""
+    numbers = {name: os.environ.get(name, "") for name in _WORKERS}
+    return next(
+        (f"{name}={number}" for name, number in numbers.items() if number.isdecimal() and int(number) > 1), None
+    )

@@ -348,6 +348,19 @@ def test_deploy_checks_warn_of_sessions_in_several_workers_without_a_shared_chan
     assert not any("/stateless" in warning for warning in warnings)
 
 
+@pytest.mark.parametrize(
+    ("backend", "is_warned"), [("locmem.LocMemCache", True), ("dummy.DummyCache", True), ("db.DatabaseCache", False)]
+)
+def test_deploy_checks_warn_of_write_tools_in_several_workers_without_a_shared_cache(
+    backend: str, is_warned: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WEB_CONCURRENCY", "2")
+    caches = {"default": {"BACKEND": f"django.core.cache.backends.{backend}", "LOCATION": "cache"}}
+    warnings = messages(check(deploy=True, CACHES=caches, **GATED), "W005")
+    assert len(warnings) == is_warned
+    assert all("WEB_CONCURRENCY=2 starts several workers, each with a default cache" in each for each in warnings)
+
+
 @pytest.mark.parametrize("transport", ["stdio", "http"])
 def test_a_channel_layer_that_cannot_be_created_is_one_line_in_runmcp(transport: str) -> None:
     setting = {**SERVER, "HTTP_SERVER": "tests.project.serving.build_daphne"}
