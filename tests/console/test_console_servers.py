@@ -14,7 +14,7 @@ import pytest
 
 from tests.support.access_servers import logged_in
 from tests.support.console import serving_console, staff
-from tests.support.harness import DEADLINE, Notes
+from tests.support.harness import DEADLINE, Notes, shared_cache
 
 pytestmark = pytest.mark.process
 
@@ -38,9 +38,10 @@ def events(answer: httpx2.Response) -> list[tuple[str, Any]]:
 def test_another_worker_goes_on_with_a_call_whose_question_was_answered(users_of_its_own: None, tmp_path: Path) -> None:
     staff("clerk")
     notes = Notes(tmp_path / "notes")
+    cache = shared_cache(tmp_path / "cache")
     with (
-        serving_console("runmcp", notes.path) as (_, first),
-        serving_console("uvicorn", notes.path) as (_, second),
+        serving_console("runmcp", notes.path, **cache) as (_, first),
+        serving_console("uvicorn", notes.path, **cache) as (_, second),
         visiting(first, "clerk") as one,
         visiting(second, "clerk") as other,
     ):

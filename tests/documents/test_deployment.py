@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import configparser
+import json
 import os
 import shutil
 import signal
@@ -353,12 +354,22 @@ def any_worker(tmp_path_factory: pytest.TempPathFactory, mysite: MySite, redis: 
             yield Site(port, authority)
 
 
+SHARED_CACHE = """
+CACHES = {
+    "default": {"BACKEND": "django.core.cache.backends.filebased.FileBasedCache", "LOCATION": BASE_DIR / "cache"},
+}
+"""
+"""The page demands a cache that the workers share."""
+
+
 @pytest.fixture(scope="module")
 def two_workers(tmp_path_factory: pytest.TempPathFactory, mysite: MySite) -> Iterator[dict[str, Site]]:
     """The same without Redis, and for each way of telling clients apart an nginx in front of them."""
     base = tmp_path_factory.mktemp("workers")
     folder = mysite.copy(base / "mysite", "howto/nginx.md", "howto/workers.md")
     without_redis(folder)
+    with (folder / "mysite" / "settings.py").open("a") as settings:
+        settings.write(SHARED_CACHE)
     authority = trustme.CA()
     with two_processes(folder) as ports, ExitStack() as running:
         sites = {}
@@ -373,7 +384,7 @@ async def process_and_question(client: Client) -> str:
     """Which process answers, always the same or not; a question is asked in between."""
     first = await client.call_tool("who", {})
     number = await client.call_tool("open_tasks", {})
-    task = int(number.content[0].text.partition(":")[0])  # type: ignore[union-attr]
+    task = int(json.loads(number.content[0].text)[0].partition(":")[0])  # type: ignore[union-attr]
     result = await client.call_tool("finish_task", {"number": task})
     assert result.content[0].text == f"ann has finished task {task}."  # type: ignore[union-attr]
     return str(first.content[0].text)  # type: ignore[union-attr]

@@ -314,7 +314,7 @@ def build_daphne() -> Any:
 
     get_asgi_application()
     handlers = {
-        "mcp": StreamableHTTPHandler(server),
+        "mcp": StreamableHTTPHandler(server, public=True),
         "by-token": StreamableHTTPHandler(server, auth=AnyToken(), user_for_token=find_user),
         "by-token-async": StreamableHTTPHandler(server, auth=AnyToken(), user_for_token=afind_user),
     }

@@ -50,6 +50,12 @@ def environment(**changes: str) -> dict[str, str]:
     return clean
 
 
+def shared_cache(folder: Path) -> dict[str, str]:
+    """The environment of processes that share Django's default cache."""
+    backend = "django.core.cache.backends.filebased.FileBasedCache"
+    return {"TEST_CACHES": json.dumps({"default": {"BACKEND": backend, "LOCATION": str(folder)}})}
+
+
 def parameters(*arguments: str, **changes: str) -> StdioServerParameters:
     """For the SDK's client to start ``runmcp`` as its child."""
     return StdioServerParameters(

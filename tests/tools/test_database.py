@@ -299,8 +299,8 @@ async def most_connections(address: str) -> int:
 
 @pytest.fixture(scope="module")
 def served(postgres: PostgreSQL) -> Iterator[str]:
-    """The address of a project that keeps no connection."""
-    with serving_http(env=postgres.env()) as (_, address):
+    """The address of a project that keeps no connection. With DEBUG, one more looks for unapplied migrations."""
+    with serving_http(env=postgres.env() | {"TEST_DEBUG": "0"}) as (_, address):
         yield address
 
 
