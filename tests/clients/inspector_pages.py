@@ -23,6 +23,8 @@ from tests.support.browser import Browser, running_browser, serving_access_serve
 from tests.support.daphne_limits import accepts
 from tests.support.harness import environment, reserved_port, running, wait_until
 
+pytestmark = pytest.mark.process
+
 INSPECTOR = "@modelcontextprotocol/inspector/clients/launcher/build/index.js"
 OLDER_PAGE = MODULES / "@modelcontextprotocol" / "inspector-client" / "dist"
 TOOLS = ["add", "count", "delete_order", "wait", "outlast"]

@@ -24,6 +24,8 @@ from tests.npm import node, script
 from tests.support.asgi_servers import serving
 from tests.support.harness import ROOT, Notes, environment, running
 
+pytestmark = pytest.mark.process
+
 HERE = Path(__file__).parent
 INSPECTOR = "@modelcontextprotocol/inspector/clients/launcher/build/index.js"
 LEGACY, MODERN = "2025-11-25", "2026-07-28"
