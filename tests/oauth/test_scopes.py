@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from typing import Any
 
@@ -94,12 +95,12 @@ def test_a_client_that_signed_in_is_told_where_to_ask_for_more() -> None:
         f'Bearer error="insufficient_scope", {RESOURCE_METADATA}, scope="notes:write notes:read"'
     )
     more = client_of("ann", scope="notes:write notes:read").tokens()["access_token"]
-    assert told(ask(more, tool="list_notes")) == "milk"
+    assert json.loads(told(ask(more, tool="list_notes"))) == ["milk", "bread"]
 
 
 def test_a_user_who_is_logged_in_needs_no_scope() -> None:
     cookie = browser_of("ann").cookies["sessionid"].value
-    assert told(ask(None, tool="list_notes", Cookie=f"sessionid={cookie}")) == "milk"
+    assert json.loads(told(ask(None, tool="list_notes", Cookie=f"sessionid={cookie}"))) == ["milk", "bread"]
 
 
 def test_a_tool_that_the_user_may_not_use_does_not_exist_whatever_the_scopes() -> None:

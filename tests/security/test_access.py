@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from tests.support.access_servers import AccessServers, bearer, logged_in, servi
 from tests.support.asgi_servers import ALL, serving
 from tests.support.harness import INITIALIZE, ROOT, call
 from tests.support.raw_http import headers_of, open_session
-from tests.test_settings import manage, settings
+from tests.test_settings import manage
 
 django.setup()
 
@@ -50,7 +51,8 @@ def test_without_debug_a_handler_that_says_nothing_refuses_everybody_and_says_wh
 
 @pytest.mark.process
 def test_without_debug_runmcp_does_not_start_with_such_a_handler_and_deploy_checks_find_it() -> None:
-    named = settings(HTTP_SERVER="tests.project.unstated.build_daphne", SERVER="tests.project.mcp.server")
+    setting = {"HTTP_SERVER": "tests.project.unstated.build_daphne", "SERVER": "tests.project.mcp.server"}
+    named = {"TEST_MCP_SERVING": json.dumps(setting)}
     command = manage("runmcp", "--transport", "http", TEST_DEBUG="0", TEST_ENDPOINTS='["tcp:0"]', **named)
     assert command.returncode == 1
     assert command.stderr == (
