@@ -31,8 +31,9 @@ class ConnectedAppAdmin(admin.ModelAdmin):
     def has_add_permission(self, request: HttpRequest) -> bool:
         return False  # only the user can agree
 
-    def get_actions(self, request: HttpRequest) -> dict[str, Any]:
-        actions: dict[str, Any] = super().get_actions(request)
+    def get_actions(self, request: HttpRequest, action_location: Any = None) -> dict[str, Any]:
+        given = () if action_location is None else (action_location,)  # from Django 6.1 on
+        actions: dict[str, Any] = super().get_actions(request, *given)
         actions.pop("delete_selected", None)  # the same as below, in other words
         return actions
 

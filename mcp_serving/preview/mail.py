@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeAlias
 
+import django
 from django.core import mail
 from django.core.mail.backends.base import BaseEmailBackend
 from django.core.mail.message import EmailMessage
@@ -39,10 +40,25 @@ class _HoldingBackend(BaseEmailBackend):
         return len(messages)
 
 
+class _MessageSender(BaseEmailBackend):
+    """Sends a held message as ``EmailMessage.send`` would have sent it."""
+
+    def __init__(self, send: Callable[[EmailMessage], int]) -> None:
+        super().__init__()
+        self._send = send
+
+    def send_messages(self, email_messages: Iterable[EmailMessage]) -> int:
+        return sum(self._send(each) for each in email_messages)
+
+
 def _hold_mail_of_previews() -> None:
-    """Put a function before ``get_connection``, once: ``send_mail`` and ``EmailMessage.send`` look it up there."""
+    """Put functions before ``EmailMessage.send`` and ``get_connection``, once.
+
+    ``send`` is enough for a message, with ``MAILERS`` of Django 6.1 too. ``get_connection`` is for code that gives
+    messages to a backend, such as ``send_mass_mail``; it is replaced before Django 6.1 only.
+    """
     original = mail.get_connection
-    if getattr(original, "holds_mail", False):
+    if getattr(EmailMessage.send, "holds_mail", False):
         return
 
     def get_connection(*args: Any, **kwargs: Any) -> Any:
@@ -50,5 +66,18 @@ def _hold_mail_of_previews() -> None:
         held = current_request.get().held_mail
         return backend if held is None else _HoldingBackend(backend, held)
 
-    get_connection.holds_mail = True  # type: ignore[attr-defined]
-    mail.get_connection = get_connection
+    if django.VERSION < (6, 1):  # from then on it warns of each caller outside of Django, as this function is
+        mail.get_connection = get_connection
+    original_send = EmailMessage.send
+
+    def send(message: EmailMessage, *args: Any, **kwargs: Any) -> int:
+        held = current_request.get().held_mail
+        if held is None:
+            return original_send(message, *args, **kwargs)
+        if not message.recipients():
+            return 0
+        held.append((_MessageSender(lambda each: original_send(each, *args, **kwargs)), message))
+        return 1
+
+    send.holds_mail = True  # type: ignore[attr-defined]
+    EmailMessage.send = send  # type: ignore[method-assign,assignment]

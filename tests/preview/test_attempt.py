@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import django
 import pytest
 from django.contrib.auth.models import Group, User
 from django.core import mail
@@ -94,7 +95,11 @@ def test_at_most_twenty_lines_are_shown_and_the_rest_is_counted() -> None:
     assert len(shown.lines) <= 20
 
 
-@override_settings(EMAIL_BACKEND="django.core.mail.backends.locmem.EmailBackend")
+LOCMEM = "django.core.mail.backends.locmem.EmailBackend"
+MAIL_IN_MEMORY = {"EMAIL_BACKEND": LOCMEM} if django.VERSION < (6, 1) else {"MAILERS": {"default": {"BACKEND": LOCMEM}}}
+
+
+@override_settings(**MAIL_IN_MEMORY)
 def test_mail_is_held_back_and_shown() -> None:
     mail.outbox = []
     shown = attempt(lambda: mail.send_mail("subject", "text", "a@example.com", ["b@example.com", "c@example.com"]))
