@@ -63,8 +63,8 @@ class MCPClient:
     label: str
     keys: tuple[str, ...]
     path: Callable[[], Path]
-    process: Callable[[Process], Entry]
-    endpoint: Callable[[Endpoint], Entry]
+    process: Callable[[Process], Entry] = Process.entry
+    endpoint: Callable[[Endpoint], Entry] = Endpoint.entry
     shell: Callable[[str, Process | Endpoint], str | None] = lambda name, server: None
     endpoint_note: str = ""
     file_in_words: str = ""
@@ -113,10 +113,6 @@ def _inspector(name: str, server: Process | Endpoint) -> str:
     return f"npx @modelcontextprotocol/inspector --config mcp.json --server {shlex.quote(name)}"
 
 
-def _codex_endpoint(endpoint: Endpoint) -> Entry:
-    return endpoint.entry(headers_key="http_headers")
-
-
 CLIENTS = {
     client.key: client
     for client in (
@@ -125,7 +121,6 @@ CLIENTS = {
             "Claude Desktop",
             ("mcpServers",),
             _claude_desktop_file,
-            process=lambda server: server.entry(),
             endpoint=_through_mcp_remote,
             file_in_words="claude_desktop_config.json",  # which is elsewhere on each system; its settings open it
             endpoint_note=(
@@ -155,23 +150,19 @@ CLIENTS = {
             "Cursor",
             ("mcpServers",),
             lambda: Path.home() / ".cursor" / "mcp.json",
-            process=lambda server: server.entry(),
-            endpoint=lambda server: server.entry(),
         ),
         MCPClient(
             "codex",
             "Codex",
             ("mcp_servers",),
             lambda: Path.home() / ".codex" / "config.toml",
-            process=lambda server: server.entry(),
-            endpoint=_codex_endpoint,
+            endpoint=lambda server: server.entry(headers_key="http_headers"),
         ),
         MCPClient(
             "gemini",
             "Gemini CLI",
             ("mcpServers",),
             lambda: Path.home() / ".gemini" / "settings.json",
-            process=lambda server: server.entry(),
             endpoint=lambda server: server.entry("httpUrl"),
         ),
         MCPClient(
@@ -179,7 +170,6 @@ CLIENTS = {
             "Windsurf",
             ("mcpServers",),
             lambda: Path.home() / ".codeium" / "windsurf" / "mcp_config.json",
-            process=lambda server: server.entry(),
             endpoint=lambda server: server.entry("serverUrl"),
         ),
         MCPClient(

@@ -12,7 +12,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.db import DatabaseError, connections, transaction
 
 from mcp_serving import current_request
-from mcp_serving.preview.changes import Run, digest
+from mcp_serving.preview.changes import Run, changes, digest
 from mcp_serving.preview.mail import held_mail
 from mcp_serving.preview.recording import recording
 from mcp_serving.preview.wording import lines
@@ -59,17 +59,17 @@ def attempt(function: Callable[..., Any], /, *, expected: str | None = None, **a
                 with recording(_databases()) as recorded, current_request.updated(is_preview=expected is None):
                     result = function(**arguments)
                 end = datetime.now(UTC)
-                run = Run(start, end, shown_as=end)
+                found = changes(recorded)
                 recipients = [list(message.recipients()) for _, message in mails]
-                found = digest(recorded, run, recipients)
-                done = Attempt(tuple(lines(recorded, run, recipients)), found, found == expected)
+                made = digest(recorded, found, Run(start, end), recipients)
+                done = Attempt(tuple(lines(recorded, found, recipients)), made, made == expected)
                 if not done.committed:
                     raise _RollBack
         except _RollBack:
             assert done is not None
             return done
-    for backend, message in mails:
-        backend.send_messages([message])
+    for send, _ in mails:
+        send()
     assert done is not None
     return Attempt(done.lines, done.digest, committed=True, result=result)
 

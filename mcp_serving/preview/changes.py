@@ -7,7 +7,7 @@ import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from datetime import UTC, date, datetime, time
+from datetime import UTC, date, datetime
 from typing import Any, Literal
 
 from django.db.models import Field, Model
@@ -28,12 +28,10 @@ class Run:
     Attributes:
         start: aware, in UTC.
         end: aware, in UTC.
-        shown_as: the time that stands for "now" in texts: the same for all runs of one question.
     """
 
     start: datetime
     end: datetime
-    shown_as: datetime
 
     def is_now(self, value: object) -> bool:
         """Whether the value is a date or time that the run took from the clock."""
@@ -53,7 +51,10 @@ class FieldChange:
 
     @property
     def is_secret(self) -> bool:
-        return is_secret(self.field)
+        """Whether the values stay hidden: by the field's name, or by ``MCP_SERVING["PREVIEW_MASK"]``."""
+        if _SECRET.search(self.field.name.lower()):
+            return True
+        return f"{self.field.model._meta.label}.{self.field.name}" in configuration().preview_mask
 
 
 @dataclass(frozen=True)
@@ -68,12 +69,25 @@ class RowChange:
     fields: tuple[FieldChange, ...] = field(default=())
 
 
-def changes(recording: Recording) -> list[RowChange]:
-    """The rows that differ after the run from before it, in the order in which they were first written."""
-    return [change for row in recording.rows.values() if (change := _change(row)) is not None]
+@dataclass(frozen=True)
+class Changes:
+    """The rows and links that differ after the run from before it, in the order in which they were first written."""
+
+    rows: list[RowChange]
+    links: list[LinkChange]
+
+    @property
+    def new(self) -> list[tuple[Table, Any]]:
+        """The tables and primary keys of the rows that were created."""
+        return [(each.table, each.instance.pk) for each in self.rows if each.kind == "create"]
 
 
-def changed_links(recording: Recording) -> list[LinkChange]:
+def changes(recording: Recording) -> Changes:
+    rows = [change for row in recording.rows.values() if (change := _change(row)) is not None]
+    return Changes(rows, _changed_links(recording))
+
+
+def _changed_links(recording: Recording) -> list[LinkChange]:
     """The links that differ after the run. A deleted row has lost its links, which needs no line of its own."""
     deleted = {key for key, row in recording.rows.items() if row.before is not None and row.after is None}
     return [
@@ -120,24 +134,13 @@ def _fields(instance: Model) -> list[Field[Any, Any]]:
     return [each for each in instance._meta.local_concrete_fields if not getattr(each, "auto_now", False)]
 
 
-def is_secret(field: Field[Any, Any]) -> bool:
-    """Whether the values of a field stay hidden: by its name, or by ``MCP_SERVING["PREVIEW_MASK"]``."""
-    if _SECRET.search(field.name.lower()):
-        return True
-    return f"{field.model._meta.label}.{field.name}" in configuration().preview_mask
-
-
-def digest(recording: Recording, run: Run, mails: list[list[str]]) -> str:
+def digest(recording: Recording, found: Changes, run: Run, mails: list[list[str]]) -> str:
     """A digest of all changes: equal for two runs that do the same.
 
     Values that differ by nature do not count: ``auto_now``, times that the run took from the clock, the primary keys
     of new rows and references to them, masked values, and UUIDs that a default has made.
     """
-    all_changes = changes(recording)
-    new = {
-        (change.table, change.instance.pk): f"new row {number}"
-        for number, change in enumerate(each for each in all_changes if each.kind == "create")
-    }
+    new = {key: f"new row {number}" for number, key in enumerate(found.new)}
     described = [
         [
             change.kind,
@@ -148,7 +151,7 @@ def digest(recording: Recording, run: Run, mails: list[list[str]]) -> str:
                 for each in change.fields
             ],
         ]
-        for change in all_changes
+        for change in found.rows
     ]
     links = sorted(
         [
@@ -156,7 +159,7 @@ def digest(recording: Recording, run: Run, mails: list[list[str]]) -> str:
             each.exists,
             [str(_reference(each.table, number, end, new)) for number, end in enumerate(each.link)],
         ]
-        for each in changed_links(recording)
+        for each in found.links
     )
     counted = sorted([*_name(table), verb, rows] for (table, verb), rows in recording.counted.items())
     raw = sorted([*key, rows] for key, rows in recording.raw.items())
@@ -176,7 +179,7 @@ def _comparable(each: FieldChange, value: Any, change: RowChange, run: Run, new:
     if each.field.is_relation and each.field.related_model is not None:
         model: Any = each.field.related_model
         return new.get((Table(change.table.database, model._meta.concrete_model), value), repr(value))
-    if isinstance(value, date | time) and not isinstance(value, datetime) and value == run.end.date():
+    if isinstance(value, date) and not isinstance(value, datetime) and value == run.end.date():
         return "today"
     return repr(value)
 

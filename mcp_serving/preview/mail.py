@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, TypeAlias
 
 import django
@@ -13,8 +14,8 @@ from django.core.mail.message import EmailMessage
 
 from mcp_serving import current_request
 
-HeldMail: TypeAlias = "list[tuple[BaseEmailBackend, EmailMessage]]"
-"""Messages that were not sent yet, each with the backend that sends it."""
+HeldMail: TypeAlias = "list[tuple[Callable[[], Any], EmailMessage]]"
+"""Messages that were not sent yet, each with the function that sends it."""
 
 
 @contextmanager
@@ -36,19 +37,8 @@ class _HoldingBackend(BaseEmailBackend):
 
     def send_messages(self, email_messages: Iterable[EmailMessage]) -> int:
         messages = [each for each in email_messages if each.recipients()]
-        self._held += [(self._backend, each) for each in messages]
+        self._held += [(partial(self._backend.send_messages, [each]), each) for each in messages]
         return len(messages)
-
-
-class _MessageSender(BaseEmailBackend):
-    """Sends a held message as ``EmailMessage.send`` would have sent it."""
-
-    def __init__(self, send: Callable[[EmailMessage], int]) -> None:
-        super().__init__()
-        self._send = send
-
-    def send_messages(self, email_messages: Iterable[EmailMessage]) -> int:
-        return sum(self._send(each) for each in email_messages)
 
 
 def _hold_mail_of_previews() -> None:
@@ -57,9 +47,9 @@ def _hold_mail_of_previews() -> None:
     ``send`` is enough for a message, with ``MAILERS`` of Django 6.1 too. ``get_connection`` is for code that gives
     messages to a backend, such as ``send_mass_mail``; it is replaced before Django 6.1 only.
     """
-    original = mail.get_connection
     if getattr(EmailMessage.send, "holds_mail", False):
         return
+    original = mail.get_connection
 
     def get_connection(*args: Any, **kwargs: Any) -> Any:
         backend = original(*args, **kwargs)
@@ -76,7 +66,7 @@ def _hold_mail_of_previews() -> None:
             return original_send(message, *args, **kwargs)
         if not message.recipients():
             return 0
-        held.append((_MessageSender(lambda each: original_send(each, *args, **kwargs)), message))
+        held.append((partial(original_send, message, *args, **kwargs), message))
         return 1
 
     send.holds_mail = True  # type: ignore[attr-defined]

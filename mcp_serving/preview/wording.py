@@ -14,7 +14,7 @@ from django.utils import formats, timezone
 from django.utils.text import Truncator
 from django.utils.translation import gettext, ngettext
 
-from mcp_serving.preview.changes import FieldChange, RowChange, Run, changed_links, changes, ends
+from mcp_serving.preview.changes import Changes, FieldChange, RowChange, ends
 from mcp_serving.preview.recording import LinkChange, Recording, Table
 
 MOST_LINES = 20
@@ -26,15 +26,13 @@ _ALONE = 3
 """Rows of one model that have a line each when they are created or deleted; more rows share one line."""
 
 
-def lines(recording: Recording, run: Run, mails: list[list[str]]) -> list[str]:
+def lines(recording: Recording, changes: Changes, mails: list[list[str]]) -> list[str]:
     """What a run would do, at most 20 lines; empty if it changes nothing."""
-    rows = changes(recording)
-    new = {(each.table, each.instance.pk) for each in rows if each.kind == "create"}
     _connect(recording)
     counted = Counter(recording.counted)
     found = [
-        *_rows(rows, counted, run),
-        *_links(changed_links(recording), new),
+        *_rows(changes.rows, counted),
+        *_links(changes.links, set(changes.new)),
         *_counted(counted, recording),
         *_mails(mails),
     ]
@@ -57,12 +55,12 @@ def _connect(recording: Recording) -> None:
                         setattr(instance, each.name, related.before)
 
 
-def _rows(found: list[RowChange], counted: Counter[tuple[Table, str]], run: Run) -> Iterator[str]:
+def _rows(found: list[RowChange], counted: Counter[tuple[Table, str]]) -> Iterator[str]:
     """A line for each row, or one line for many rows of a table that are created, deleted or changed alike."""
     for (kind, table), group in groupby(found, key=lambda each: (each.kind, each.table)):
         rows = list(group)
         beyond = counted.pop((table, _VERBS[kind]), 0)
-        values = [_values(each, run) for each in rows]
+        values = [_values(each) for each in rows]
         alike = kind != "change" or len(set(values)) == 1
         if beyond or (alike and len(rows) > _ALONE):
             yield _together(rows, len(rows) + beyond, values[0] if alike else "")
@@ -106,21 +104,21 @@ def _row(change: RowChange, values: str) -> str:
     return (gettext("delete %(name)s") if change.kind == "delete" else gettext("change %(name)s: %(values)s")) % named
 
 
-def _values(change: RowChange, run: Run) -> str:
-    return ", ".join(_value_change(each, change, run) for each in change.fields)
+def _values(change: RowChange) -> str:
+    return ", ".join(_value_change(each, change) for each in change.fields)
 
 
-def _value_change(each: FieldChange, change: RowChange, run: Run) -> str:
+def _value_change(each: FieldChange, change: RowChange) -> str:
     label = str(each.field.verbose_name)
     if each.is_secret:
         return gettext("%(label)s (hidden)") % {"label": label}
-    after = _shown(each.field, change.after, each.after, run)
+    after = _shown(each.field, change.after, each.after)
     if change.kind == "create":
         return f"{label} {after}"
-    return f"{label} {_shown(each.field, change.instance, each.before, run)} -> {after}"
+    return f"{label} {_shown(each.field, change.instance, each.before)} -> {after}"
 
 
-def _shown(field: Field[Any, Any], instance: Model | None, value: Any, run: Run) -> str:
+def _shown(field: Field[Any, Any], instance: Model | None, value: Any) -> str:
     """A value as the admin shows it: the label of a choice, the name of a related object, a localised time."""
     if field.is_relation and instance is not None and value is not None:
         related = _related(instance, field)
@@ -132,10 +130,8 @@ def _shown(field: Field[Any, Any], instance: Model | None, value: Any, run: Run)
     if isinstance(value, bool):
         return gettext("yes") if value else gettext("no")
     if isinstance(value, datetime):
-        moment = run.shown_as if run.is_now(value) else value
-        return formats.date_format(
-            timezone.localtime(moment) if timezone.is_aware(moment) else moment, "DATETIME_FORMAT"
-        )
+        moment = timezone.localtime(value) if timezone.is_aware(value) else value
+        return formats.date_format(moment, "DATETIME_FORMAT")
     if isinstance(value, bytes | memoryview):
         return ngettext("%(n)d byte", "%(n)d bytes", len(value)) % {"n": len(value)}
     if isinstance(field, FileField):

@@ -20,6 +20,7 @@ from mcp.server.mcpserver.resolve import (
     Elicit,
     Resolve,
 )
+from mcp_types import ElicitResult
 from mcp_types.version import is_version_at_least
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
@@ -176,7 +177,11 @@ async def answer_from_client(text: str) -> Answer:
     """
     request = current_request.get().mcp_context
     assert request is not None
-    result = await request.session.elicit_form(text, _FORM, related_request_id=request.request_id)
+    return answer_of(await request.session.elicit_form(text, _FORM, related_request_id=request.request_id))
+
+
+def answer_of(result: ElicitResult) -> Answer:
+    """The answer in the SDK's types for resolvers."""
     if result.action == "accept":
         return AcceptedElicitation(data=Confirmation())
     return DeclinedElicitation() if result.action == "decline" else CancelledElicitation()

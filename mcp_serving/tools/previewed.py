@@ -14,7 +14,7 @@ from typing import Any
 from django.utils.translation import gettext
 from mcp.server.mcpserver import Context
 from mcp.server.mcpserver.exceptions import ToolError
-from mcp.server.mcpserver.resolve import CancelledElicitation, DeclinedElicitation, Elicit
+from mcp.server.mcpserver.resolve import Elicit
 from mcp_types import ElicitResult
 
 from mcp_serving.preview.attempt import Attempt, attempt
@@ -23,6 +23,7 @@ from mcp_serving.tools.confirmation import (
     Answer,
     Confirmation,
     answer_from_client,
+    answer_of,
     asked,
     check_accepted,
     confirmed_signature,
@@ -99,8 +100,7 @@ class _PreviewedTool:
         if self._name not in now.previews or not isinstance(answer, ElicitResult):
             return await asked(await self._question(now, await self._attempt(arguments), arguments))
         await use_answer(self._name, self._threads)
-        if answer.action != "accept":
-            check_accepted(DeclinedElicitation() if answer.action == "decline" else CancelledElicitation(), self._name)
+        check_accepted(answer_of(answer), self._name)
         made = await self._attempt(arguments, now.previews[self._name][0])
         if made.committed:
             now.results[self._name] = made.result
