@@ -6,7 +6,7 @@ import copy
 from typing import TYPE_CHECKING, Any, cast
 
 from django.apps import apps
-from django.core.exceptions import ImproperlyConfigured
+from django.core.exceptions import ImproperlyConfigured, ValidationError
 
 from mcp_serving import current_request
 
@@ -36,6 +36,21 @@ def get_user() -> AbstractBaseUser | AnonymousUser:
     from django.contrib.auth.models import AnonymousUser
 
     return AnonymousUser()
+
+
+def user_by_name(name: str) -> AbstractBaseUser | None:
+    """The user with this value of ``USERNAME_FIELD``; None if there is none.
+
+    Raises:
+        django.db.DatabaseError: the query failed.
+    """
+    from django.contrib.auth import get_user_model
+
+    model = get_user_model()
+    try:
+        return model._default_manager.get_by_natural_key(name)
+    except (model.DoesNotExist, ValidationError, ValueError):  # the last two if a UUID, for example, is malformed
+        return None
 
 
 def logged_in_user() -> AbstractBaseUser | None:

@@ -20,7 +20,7 @@ from mcp_serving.inspection import terminal
 from mcp_serving.inspection.arguments import parsed
 from mcp_serving.inspection.catalog import Catalog, Offered, catalog_of, declaration_of
 from mcp_serving.inspection.client import connect, connect_to_url
-from mcp_serving.inspection.description import described, described_as_json, section
+from mcp_serving.inspection.description import described, described_as_json, indented, section
 from mcp_serving.logs import escaped
 from mcp_serving.runtime import Runtime
 from mcp_serving.shutdown.deadline import Deadline
@@ -118,7 +118,7 @@ async def _list(options: dict[str, Any], client: Client, mcp: Any, watch: termin
         groups[options["kind"]] if options["kind"] else {k: v for group in groups.values() for k, v in group.items()}
     )
     if options["json"]:
-        out(_json({key: [offered.as_json() for offered in listed] for key, listed in wanted.items()}))
+        out(indented({key: [offered.as_json() for offered in listed] for key, listed in wanted.items()}))
         return True
     titles = {
         "tools": "Tools",
@@ -145,7 +145,7 @@ async def _inspect(options: dict[str, Any], client: Client, mcp: Any, watch: ter
         else:
             out(described(offered, declaration))
     if options["json"]:
-        out(_json(descriptions[0] if len(descriptions) == 1 else descriptions))
+        out(indented(descriptions[0] if len(descriptions) == 1 else descriptions))
     return True
 
 
@@ -176,7 +176,7 @@ async def _call(options: dict[str, Any], client: Client, mcp: Any, watch: termin
     result = await client.call_tool(tool.name, arguments, progress_callback=watch.progress)
     watch.clear()
     if as_json:
-        out(terminal.as_json(result))
+        out(indented(result))
     elif result.is_error:
         sys.stderr.write(f"{_shown(terminal.text_of_result(result), sys.stderr)}\n")
     else:
@@ -195,7 +195,7 @@ def _object(text: str) -> dict[str, Any]:
 async def _read(options: dict[str, Any], client: Client, mcp: Any, watch: terminal.Watch, out: Out) -> bool:
     result = await client.read_resource(options["name"])
     if options["json"]:
-        out(terminal.as_json(result))
+        out(indented(result))
     for contents in () if options["json"] else result.contents:
         out(_shown(terminal.text_of_resource(contents), sys.stdout))
     return True
@@ -210,7 +210,7 @@ async def _prompt(options: dict[str, Any], client: Client, mcp: Any, watch: term
         arguments[key] = value
     result: GetPromptResult = await client.get_prompt(options["name"], arguments)
     if options["json"]:
-        out(terminal.as_json(result))
+        out(indented(result))
     for message in () if options["json"] else result.messages:
         out(f"{message.role}:\n{textwrap.indent(_shown(terminal.text_of_block(message.content), sys.stdout), '  ')}")
     return True
@@ -221,7 +221,3 @@ def _shown(text: str, stream: Any) -> str:
     if not stream.isatty():
         return text
     return "\n".join("\t".join(map(escaped, line.split("\t"))) for line in text.split("\n"))
-
-
-def _json(value: Any) -> str:
-    return json.dumps(value, indent=2, ensure_ascii=False)

@@ -8,9 +8,18 @@ import sys
 import textwrap
 from typing import Any
 
+from pydantic import BaseModel
+
 from mcp_serving.inspection.arguments import in_words
 from mcp_serving.inspection.catalog import Declaration, Offered
 from mcp_serving.logs import escaped
+
+
+def indented(value: Any) -> str:
+    """JSON for people. A value of the SDK becomes what clients receive."""
+    if isinstance(value, BaseModel):
+        value = value.model_dump(mode="json", by_alias=True, exclude_none=True)
+    return json.dumps(value, indent=2, ensure_ascii=False)
 
 
 def section(title: str, listed: list[Offered]) -> str:
@@ -57,7 +66,7 @@ def described(offered: Offered, declaration: Declaration | None) -> str:
         ("Output schema", getattr(declared, "output_schema", None)),
     ):
         if schema:
-            lines += ["", f"  {title}", textwrap.indent(json.dumps(schema, indent=2, ensure_ascii=False), "    ")]
+            lines += ["", f"  {title}", textwrap.indent(indented(schema), "    ")]
     return "\n".join(lines)
 
 

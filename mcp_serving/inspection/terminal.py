@@ -30,6 +30,7 @@ from mcp_types import (
 )
 
 from mcp_serving.inspection.arguments import in_words, parsed
+from mcp_serving.inspection.description import indented
 from mcp_serving.logs import escaped, escaped_lines
 
 BAR_WIDTH = 24
@@ -167,7 +168,7 @@ def line_from_terminal(question: str) -> str:
 def text_of_result(result: CallToolResult) -> str:
     """The result of a tool as text: its content, or its structured content where there is no other."""
     if not result.content and result.structured_content is not None:
-        return json.dumps(result.structured_content, indent=2, ensure_ascii=False)
+        return indented(result.structured_content)
     return "\n".join(text_of_block(block) for block in result.content)
 
 
@@ -191,12 +192,6 @@ def text_of_resource(contents: TextResourceContents | BlobResourceContents) -> s
 
 def _size(data: str) -> int:
     return len(base64.b64decode(data))
-
-
-def as_json(value: Any) -> str:
-    """A value of the SDK as its clients receive it."""
-    plain = value.model_dump(mode="json", by_alias=True, exclude_none=True)
-    return json.dumps(plain, indent=2, ensure_ascii=False)
 
 
 def _with_table(question: str) -> str:

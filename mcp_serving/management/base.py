@@ -12,6 +12,7 @@ from django.core.management.base import CommandError
 from django.db import DatabaseError, connections
 
 from mcp_serving import errors, loading
+from mcp_serving.users import user_by_name
 
 if TYPE_CHECKING:
     from django.contrib.auth.models import AbstractBaseUser
@@ -49,17 +50,14 @@ def user_named(name: str) -> AbstractBaseUser:
     """
     if not apps.is_installed("django.contrib.auth"):
         raise CommandError("--user needs 'django.contrib.auth' in INSTALLED_APPS.")
-    from django.contrib.auth import get_user_model
-
-    model = get_user_model()
     try:
-        user = model._default_manager.get_by_natural_key(name)
-    except model.DoesNotExist:
-        raise CommandError(f"--user: there is no user {name!r}.") from None
+        user = user_by_name(name)
     except DatabaseError as error:
         raise CommandError(f"--user: the user {name!r} cannot be looked up: {loading.cause_of(error)}.") from error
     finally:
         connections.close_all()  # the thread of the event loop makes no further queries
+    if user is None:
+        raise CommandError(f"--user: there is no user {name!r}.")
     if not user.is_active:
         raise CommandError(f"--user: the user {name!r} is not active.")
     return user

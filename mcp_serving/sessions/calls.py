@@ -18,6 +18,7 @@ from mcp.server.streamable_http import GET_STREAM_KEY
 from mcp_types import CONNECTION_CLOSED, INVALID_REQUEST
 from starlette.responses import Response
 
+from mcp_serving.web_servers.responses import is_event_stream
 from mcp_serving.workers import json_rpc
 
 if TYPE_CHECKING:
@@ -138,7 +139,7 @@ class CallsInProgress:
         async def send_response(message: Message) -> None:
             nonlocal is_stream, last_event
             if message["type"] == "http.response.start":
-                is_stream = json_rpc.is_event_stream(message)
+                is_stream = is_event_stream(message)
             else:
                 is_over = not message.get("more_body", False)
                 if is_stream and b"data: {" in (body := message.get("body", b"")):

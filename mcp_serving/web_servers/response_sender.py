@@ -9,6 +9,7 @@ from starlette.responses import PlainTextResponse
 
 from mcp_serving.shutdown.in_flight import Kind
 from mcp_serving.web_servers import daphne
+from mcp_serving.web_servers.responses import is_event_stream
 
 if TYPE_CHECKING:
     from starlette.types import Message, Send
@@ -45,7 +46,7 @@ class ResponseSender:
             await self._send(message)
 
     async def _start(self, message: Message) -> None:
-        is_stream = _is_event_stream(message)
+        is_stream = is_event_stream(message)
         self.progress = Progress.STREAMING_EVENTS if is_stream else Progress.STARTED
         if is_stream and self._method == "GET" and self._in_flight.kind is Kind.CALL:
             self._in_flight.become_stream()  # of a Django view: it may never end by itself
@@ -81,10 +82,3 @@ class ResponseSender:
 
 async def _nothing() -> Message:
     return {"type": "http.disconnect"}
-
-
-def _is_event_stream(start: Message) -> bool:
-    return any(
-        name.lower() == b"content-type" and value.startswith(b"text/event-stream")
-        for name, value in start.get("headers", ())
-    )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from starlette.responses import PlainTextResponse
 
 if TYPE_CHECKING:
-    from starlette.types import Receive, Scope, Send
+    from starlette.types import Message, Receive, Scope, Send
 
 logger = logging.getLogger(__name__)
 
@@ -42,6 +42,14 @@ class Refusal:
         """The response alone, for an application of Starlette."""
         # A new one each time: middleware adds headers to it.
         return PlainTextResponse(f"{self.text}\n", self.status, self.headers)
+
+
+def is_event_stream(start: Message) -> bool:
+    """Whether the response that this ASGI message starts consists of server-sent events."""
+    return any(
+        name.lower() == b"content-type" and value.startswith(b"text/event-stream")
+        for name, value in start.get("headers", ())
+    )
 
 
 SHUTTING_DOWN = Refusal(503, "The server is shutting down.", headers={"retry-after": "1", "connection": "close"})

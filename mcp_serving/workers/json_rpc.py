@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mcp_types import ErrorData, JSONRPCError
 from pydantic_core import from_json
-
-if TYPE_CHECKING:
-    from starlette.types import Message
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,11 +51,3 @@ def is_response_event(event: bytes, request_id: int | str) -> bool:
     except ValueError:
         return False
     return isinstance(message, dict) and "method" not in message and message.get("id") == request_id
-
-
-def is_event_stream(start: Message) -> bool:
-    """Whether the response that this ASGI message starts consists of server-sent events."""
-    return any(
-        name.lower() == b"content-type" and value.startswith(b"text/event-stream")
-        for name, value in start.get("headers", ())
-    )

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 from mcp_types import CONNECTION_CLOSED
 from starlette.responses import Response
 
-from mcp_serving.web_servers.responses import Refusal
+from mcp_serving.web_servers.responses import Refusal, is_event_stream
 from mcp_serving.workers import timeouts
-from mcp_serving.workers.json_rpc import error_body, error_event, is_event_stream
+from mcp_serving.workers.json_rpc import error_body, error_event
 from mcp_serving.workers.peer import MAX_MESSAGE_SIZE
 
 if TYPE_CHECKING:

@@ -10,6 +10,8 @@ from typing import Any
 
 from mcp_types import CallToolRequest, CallToolRequestParams, ErrorData, JSONRPCError, JSONRPCRequest, JSONRPCResponse
 
+from mcp_serving.inspection.description import indented
+
 PROTOCOL = "2026-07-28"
 
 
@@ -22,23 +24,18 @@ def request_json(name: str, arguments: dict[str, Any]) -> str:
     }
     call = CallToolRequest(params=CallToolRequestParams(name=name, arguments=arguments))
     params = call.model_dump(mode="json", by_alias=True, exclude_none=True)["params"]
-    return _indented(JSONRPCRequest(jsonrpc="2.0", id=1, method=call.method, params={**params, "_meta": meta}))
+    return indented(JSONRPCRequest(jsonrpc="2.0", id=1, method=call.method, params={**params, "_meta": meta}))
 
 
 def response_json(result: Any) -> str:
     """The JSON-RPC response with a result."""
     plain = result.model_dump(mode="json", by_alias=True, exclude_none=True)
-    return _indented(JSONRPCResponse(jsonrpc="2.0", id=1, result=plain))
+    return indented(JSONRPCResponse(jsonrpc="2.0", id=1, result=plain))
 
 
 def error_json(error: ErrorData) -> str:
     """The JSON-RPC response with an error."""
-    return _indented(JSONRPCError(jsonrpc="2.0", id=1, error=error))
-
-
-def _indented(message: Any) -> str:
-    plain = message.model_dump(mode="json", by_alias=True, exclude_none=True)
-    return json.dumps(plain, indent=2, ensure_ascii=False)
+    return indented(JSONRPCError(jsonrpc="2.0", id=1, error=error))
 
 
 def curl(url: str, name: str, arguments: dict[str, Any], *, token: bool) -> str:

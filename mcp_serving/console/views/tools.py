@@ -25,6 +25,7 @@ from mcp_serving.console.rendering.words import permission_in_words, scopes_in_w
 from mcp_serving.console.served import client_for, is_asgi, mounts_of_server, server
 from mcp_serving.console.sse import Emit, streaming
 from mcp_serving.inspection.catalog import Offered, declaration_of
+from mcp_serving.inspection.description import indented
 
 if TYPE_CHECKING:
     from mcp import Client
@@ -71,7 +72,7 @@ def app_uri(tool: Offered) -> str | None:
 
 
 def _json(schema: Any) -> str:
-    return json.dumps(schema, indent=2, ensure_ascii=False) if schema else ""
+    return indented(schema) if schema else ""
 
 
 @require_POST

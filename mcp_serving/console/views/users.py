@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from asgiref.sync import sync_to_async
-from django.contrib.auth import get_user_model
-from django.core.exceptions import PermissionDenied, ValidationError
+from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect
 from django.utils.translation import gettext as _
@@ -12,6 +11,7 @@ from django.views.decorators.http import require_http_methods
 
 from mcp_serving.console.access import console_view, may_change_users
 from mcp_serving.console.pages import VIEW_AS, page
+from mcp_serving.users import user_by_name
 
 
 @require_http_methods(["GET", "POST"])
@@ -25,10 +25,8 @@ async def view_as(request: HttpRequest) -> HttpResponse:
     context: dict[str, str] = {}
     if request.method == "POST":
         name = request.POST.get("username", "")
-        model = get_user_model()
-        try:
-            user = await sync_to_async(model._default_manager.get_by_natural_key)(name)
-        except (model.DoesNotExist, ValidationError, ValueError):  # the latter two where the name is, say, no UUID
+        user = await sync_to_async(user_by_name)(name)
+        if user is None:
             context = {"username": name, "error": _("There is no user “%(name)s”.") % {"name": name}}
         else:
             await request.session.aset(VIEW_AS, str(user.pk))

@@ -17,6 +17,7 @@ from django.utils.dateparse import parse_date, parse_datetime
 from mcp_serving import loading
 from mcp_serving.tokens.checks import user_model_problem
 from mcp_serving.tokens.models import DEFAULT_LIFETIME, Token, key_id_of
+from mcp_serving.users import user_by_name
 
 if TYPE_CHECKING:
     from django.contrib.auth.models import AbstractBaseUser
@@ -106,12 +107,11 @@ class Command(BaseCommand):
 
 
 def _user(name: str) -> AbstractBaseUser:
-    model = get_user_model()
-    try:
-        return model._default_manager.get_by_natural_key(name)
-    except (model.DoesNotExist, ValidationError, ValueError):  # the last two if a UUID, for example, is malformed
-        field = model.USERNAME_FIELD
-        raise CommandError(f"There is no user {name!r}: give the {field} of an existing user.") from None
+    user = user_by_name(name)
+    if user is None:
+        field = get_user_model().USERNAME_FIELD
+        raise CommandError(f"There is no user {name!r}: give the {field} of an existing user.")
+    return user
 
 
 def _token(given: str) -> Token:
