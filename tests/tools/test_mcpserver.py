@@ -3,9 +3,11 @@
 # No postponed annotations here: the tools are declared inside of tests, where the SDK could not read them.
 
 import functools
+import gc
 import logging
 import subprocess
 import sys
+import weakref
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Annotated, Any
@@ -654,3 +656,19 @@ for _ in range(2):
     except ImproperlyConfigured as error:
         print(error)
 """
+
+
+def test_a_server_keeps_nothing_of_a_tool_that_was_removed() -> None:
+    server = MCPServer("x")
+
+    def added_and_removed(number: int) -> weakref.ref[Any]:
+        def tool() -> str:
+            return str(number)
+
+        server.add_tool(tool, f"tool_{number}")
+        server.remove_tool(f"tool_{number}")
+        return weakref.ref(tool)
+
+    removed = [added_and_removed(number) for number in range(10)]
+    gc.collect()
+    assert [each() for each in removed] == [None] * 10
