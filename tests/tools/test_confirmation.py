@@ -392,7 +392,8 @@ def test_a_changed_state_is_refused_and_so_is_an_answer_without_one(shop: Shop) 
             asked = await ask(session)
             assert asked.request_state is not None
             state = asked.request_state
-            for changed in (state[:-4] + "AAAA", state[:20] + "A" + state[21:], "v1.AAAA", "nonsense"):
+            other = "B" if state[20] == "A" else "A"
+            for changed in (state[:-4] + "AAAA", state[:20] + other + state[21:], "v1.AAAA", "nonsense"):
                 with pytest.raises(MCPError, match="Invalid or expired requestState"):
                     await answer(session, asked.model_copy(update={"request_state": changed}))
             unasked = await session.session.call_tool(
