@@ -23,6 +23,8 @@ from tests.support.oauth import (
 from django.db import connections  # isort: skip - after Django is set up
 from oauth2_provider.models import AccessToken, Application, Grant, RefreshToken  # isort: skip
 
+from mcp_serving.oauth.provider.validator import Validator  # isort: skip
+
 pytestmark = pytest.mark.usefixtures("users_of_its_own")
 
 
@@ -75,14 +77,54 @@ def test_a_client_cannot_ask_for_more_scopes_when_it_refreshes() -> None:
     assert error_of(client.refresh(refresh, scope="notes:read notes:write")) == (400, "invalid_scope")
 
 
-def test_a_code_is_exchanged_once() -> None:
+def test_a_code_that_is_used_twice_ends_the_tokens_that_came_from_it() -> None:
+    client, other = client_of("ann"), client_of("ann")
+    others = other.tokens()["access_token"]
+    code = client.code()
+    first: Any = client.exchange(code).json()  # type: ignore[attr-defined]
+    # The tokens of a refresh belong to the code, too.
+    tokens: Any = client.refresh(first["refresh_token"]).json()  # type: ignore[attr-defined]
+    assert ask(tokens["access_token"]).status_code == 200
+    assert error_of(client.exchange(code)) == (400, "invalid_grant")
+    assert ask(tokens["access_token"]).status_code == 401
+    assert error_of(client.refresh(tokens["refresh_token"])) == (400, "invalid_grant")
+    assert ask(others).status_code == 200
+
+
+def test_a_used_code_that_is_stolen_without_its_verifier_ends_nothing() -> None:
+    client, thief = client_of("ann"), client_of("bob")
+    code = client.code()
+    token = client.exchange(code).json()["access_token"]  # type: ignore[attr-defined]
+    for refused in (
+        client.exchange(code, code_verifier="x" * 43),
+        client.exchange(code, code_verifier=None),
+        thief.exchange(code, code_verifier=client.verifier),
+    ):
+        assert error_of(refused) == (400, "invalid_grant")
+    assert ask(token).status_code == 200
+
+
+def test_of_two_requests_with_a_code_the_slower_one_ends_the_tokens_of_the_faster(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     client = client_of("ann")
     code = client.code()
-    assert client.exchange(code).status_code == 200
+    faster: list[Any] = []
+    save = Validator.save_bearer_token
+
+    def save_second(self: Validator, *args: Any, **kwargs: Any) -> None:
+        monkeypatch.setattr(Validator, "save_bearer_token", save)
+        faster.append(client.exchange(code))
+        save(self, *args, **kwargs)
+
+    monkeypatch.setattr(Validator, "save_bearer_token", save_second)
     assert error_of(client.exchange(code)) == (400, "invalid_grant")
+    assert faster[0].status_code == 200
+    assert ask(faster[0].json()["access_token"]).status_code == 401
+    assert tokens_of(client) == 0
 
 
-def test_a_code_is_exchanged_once_also_by_two_requests_at_the_same_time() -> None:
+def test_a_code_is_exchanged_once_also_by_several_requests_at_the_same_time() -> None:
     client = client_of("ann")
     code = client.code()
     statuses: list[int] = []
@@ -102,7 +144,8 @@ def test_a_code_is_exchanged_once_also_by_two_requests_at_the_same_time() -> Non
         thread.start()
     for thread in threads:
         thread.join()
-    assert statuses.count(200) == 1
+    assert len(statuses) == 4
+    assert statuses.count(200) <= 1  # none, if a second request has ended the tokens of the first already
 
 
 def test_a_code_is_worth_nothing_to_another_client() -> None:

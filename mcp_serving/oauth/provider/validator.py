@@ -1,9 +1,13 @@
 from __future__ import annotations
 
+import hashlib
 from typing import Any
 from urllib.parse import urlsplit
+from uuid import UUID
 
+from oauth2_provider.models import get_refresh_token_model
 from oauth2_provider.oauth2_validators import Grant, OAuth2Validator
+from oauthlib.oauth2.rfc6749.errors import InvalidGrantError
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
@@ -32,9 +36,24 @@ class Validator(OAuth2Validator):  # type: ignore[misc] # django-oauth-toolkit h
 
     def validate_code(self, client_id: str, code: str, client: Any, request: Any, *args: Any, **kwargs: Any) -> bool:
         if not super().validate_code(client_id, code, client, request, *args, **kwargs):
+            _revoke_tokens_from(code, request)
             return False
-        grant = Grant.objects.get(code=code, application=client)
-        return bool(request.user.is_active) and not _names_more_than(grant.resource, request)
+        grant = Grant.objects.filter(code=code, application=client).first()  # another request may have used it
+        return grant is not None and bool(request.user.is_active) and not _names_more_than(grant.resource, request)
+
+    def invalidate_authorization_code(self, client_id: str, code: str, request: Any, *args: Any, **kwargs: Any) -> None:
+        try:
+            super().invalidate_authorization_code(client_id, code, request, *args, **kwargs)
+        except InvalidGrantError:  # a request at the same time was faster
+            _revoke_tokens_from(code, request)
+            raise
+
+    def _save_bearer_token(self, token: dict[str, Any], request: Any, *args: Any, **kwargs: Any) -> None:
+        super()._save_bearer_token(token, request, *args, **kwargs)
+        if request.grant_type == "authorization_code":
+            checksum = hashlib.sha256(token["refresh_token"].encode()).hexdigest()
+            rows = get_refresh_token_model().objects.filter(token_checksum=checksum)
+            rows.update(token_family=_family_of(request.code, request))
 
     def validate_refresh_token(self, refresh_token: str, client: Any, request: Any, *args: Any, **kwargs: Any) -> bool:
         if not super().validate_refresh_token(refresh_token, client, request, *args, **kwargs):
@@ -48,3 +67,17 @@ def _names_more_than(agreed: list[str], request: Any) -> bool:
     django-oauth-toolkit would take the consent to anything else as one to use this site's MCP server.
     """
     return not agreed and bool(getattr(request, "resource", None))
+
+
+def _family_of(code: str, request: Any) -> UUID:
+    """The family of all tokens that come from an authorization code, known also when the code is not stored any more.
+
+    The PKCE verifier is a part of it, so that a stolen code without its verifier ends nothing.
+    """
+    parts = "\n".join((str(request.client.pk), code, request.code_verifier or ""))
+    return UUID(bytes=hashlib.sha256(parts.encode()).digest()[:16])
+
+
+def _revoke_tokens_from(code: str, request: Any) -> None:
+    """End the tokens that were issued for a code: the client or a thief has used it twice (RFC 6749, 4.1.2)."""
+    get_refresh_token_model().revoke_family(_family_of(code, request))
