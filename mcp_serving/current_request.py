@@ -39,7 +39,7 @@ class CurrentRequest:
     mcp_context: ServerRequestContext[Any, Any] | None = None
     """The SDK's context of the MCP request."""
     principal: str | None = None
-    """The user or token of an MCP request over HTTP, where it is needed for a limit; None for an anonymous caller."""
+    """The user or token of an MCP request over HTTP, for the limits; None for an anonymous caller, and over stdio."""
     listen_uris: frozenset[str] | None = None
     """The URIs that a ``subscriptions/listen`` request subscribes to, and that its user may read."""
     question_round: object = None

@@ -21,6 +21,7 @@ from django.core.cache import close_caches
 from django.db import connections, reset_queries, transaction
 
 from mcp_serving import current_request
+from mcp_serving.fair_threads import FairThreads
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -33,7 +34,8 @@ class DjangoThreads:
     """The threads that the sync functions of one server share.
 
     Args:
-        max_threads: how many sync functions may run at once, and so how many connections they may have.
+        max_threads: how many sync functions may run at once, and so how many connections they may have. One user or
+            token uses at most three quarters of them.
 
     Raises:
         ValueError: ``max_threads`` is less than 1.
@@ -42,7 +44,7 @@ class DjangoThreads:
     def __init__(self, max_threads: int) -> None:
         if max_threads < 1:
             raise ValueError(f"max_threads is {max_threads!r}; it has to be 1 or more.")
-        self._pool = ThreadPoolExecutor(max_threads, thread_name_prefix="mcp-serving")
+        self._pool = FairThreads(max_threads, thread_name_prefix="mcp-serving")
         self._lookups = ThreadPoolExecutor(LOOKUP_THREADS, thread_name_prefix="mcp-serving-lookup")
 
     async def call(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
@@ -59,13 +61,13 @@ class DjangoThreads:
         """
         return await self._call(self._lookups, function, *args)
 
-    async def _call(self, pool: ThreadPoolExecutor, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    async def _call(self, pool: Executor, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         if is_async(function):
             return await function(*args, **kwargs)
         result = await self._run(pool, function, *args, **kwargs)
         return await result if inspect.isawaitable(result) else result
 
-    async def _run(self, pool: ThreadPoolExecutor, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+    async def _run(self, pool: Executor, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         prepared = _for_a_thread(_atomic(function))
         current = current_request.get()
         if current.in_callers_thread or current.holds_a_thread:

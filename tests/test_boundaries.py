@@ -26,7 +26,17 @@ LAYERS = [
     {"stdio", "daphne", "channel_layer"},
     {"security", "loading", "conf", "call_isolation"},
     {"web_servers", "sdk", "sdk_installation", "lifespan", "transport"},
-    {"threads", "users", "current_request", "errors", "validation_errors", "logs", "signals", "shutdown"},
+    {
+        "threads",
+        "fair_threads",
+        "users",
+        "current_request",
+        "errors",
+        "validation_errors",
+        "logs",
+        "signals",
+        "shutdown",
+    },
 ]
 """The folders and modules of the package from top to bottom: each imports from its own layer and those below."""
 

@@ -71,8 +71,7 @@ class StreamableHTTPHandler:
         max_sessions_per_user: the number of sessions that one user or token may have open; None for no limit.
             ``max_sessions`` of the SDK limits all sessions together.
         max_streams_per_session: the number of calls of one session that may run at once, and the number of its
-            streams. At 2026-07-28: the number of ``subscriptions/listen`` streams of one user or token. None for no
-            limit.
+            streams. At 2026-07-28: the same for one user or token. None for no limit.
         max_header_size: bytes of the names and values of all headers of a request; None for no limit.
         **options: the options of the SDK's ``streamable_http_app()``, passed on unchanged: ``stateless_http``,
             ``json_response``, ``event_store``, ``session_idle_timeout`` (seconds), ``max_request_body_size`` (bytes),

@@ -23,7 +23,7 @@ class Limits:
         sessions_per_user: open sessions of one user or token. The sessions of anonymous callers are limited only
             together, by the SDK's ``max_sessions``.
         streams_per_session: running calls of one session, and also GET streams of one session. At 2026-07-28, which
-            has no sessions: ``subscriptions/listen`` streams of one user or token.
+            has no sessions: running calls of one user or token, and also ``subscriptions/listen`` streams.
         header_size: bytes of all names and values of a request's headers.
 
     Raises:

@@ -82,7 +82,8 @@ class Sessions:
         if not _is_of_legacy_client(scope):
             await self._serve_modern(scope, receive, send)
         elif self._manager.stateless:
-            await self._app(scope, receive, send)
+            with current_request.updated(principal=principal(scope)):
+                await self._app(scope, receive, send)
         elif headers := session_ids.in_headers(scope):
             owner = principal(scope)
             session = SessionId.of(headers, owner)
@@ -96,11 +97,9 @@ class Sessions:
 
     async def _serve_modern(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a request of 2026-07-28, which has no sessions. The header tells whether it opens a stream."""
-        if not any(name == _METHOD and value == _LISTEN for name, value in scope["headers"]):
-            await self._app(scope, receive, send)
-            return
         caller = principal(scope)
-        with self._stream(caller) as is_allowed, current_request.updated(principal=caller):
+        is_stream = any(name == _METHOD and value == _LISTEN for name, value in scope["headers"])
+        with self._stream(caller if is_stream else None) as is_allowed, current_request.updated(principal=caller):
             await (self._app if is_allowed else TOO_MANY_STREAMS)(scope, receive, send)
 
     # Sessions in other workers
@@ -237,22 +236,25 @@ class Sessions:
     # Limits
 
     async def limit_calls(self, ctx: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:
-        """An MCP middleware that limits the URIs of a ``subscriptions/listen`` stream and the calls of a session.
+        """An MCP middleware that limits the URIs of a ``subscriptions/listen`` stream, and the calls of a session.
 
-        A call counts until it ends, even if no client waits for its result any more.
+        Without a session, it limits the calls of a user or token. A call counts until it ends, even if no client waits
+        for its result any more.
         """
+        current = current_request.get()
         if ctx.method == sdk.LISTEN:
-            with subscribed_to(ctx.params, current_request.get().principal):
+            with subscribed_to(ctx.params, current.principal):
                 return await call_next(ctx)
-        nonce = current_request.get().session_nonce
-        if not nonce or ctx.request_id is None:
+        holder = current.session_nonce or current.principal
+        if not holder or ctx.request_id is None:
             return await call_next(ctx)
         with (
-            self._calls.handler(nonce, ctx.request_id),
-            self._stream(f"calls of {nonce}" if ctx.method != "ping" else None) as is_allowed,
+            self._calls.handler(current.session_nonce, ctx.request_id),
+            self._stream(f"calls of {holder}" if ctx.method != "ping" else None) as is_allowed,
         ):
             if not is_allowed:
-                raise MCPError(INTERNAL_ERROR, "Too many calls of this session are running.")
+                whose = "this session" if current.session_nonce else "this user"
+                raise MCPError(INTERNAL_ERROR, f"Too many calls of {whose} are running.")
             return await call_next(ctx)
 
     @contextmanager

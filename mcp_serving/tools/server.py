@@ -52,7 +52,8 @@ class MCPServer(PermissionCheckingServer[LifespanResultT]):
 
     Args:
         name: of the server.
-        max_threads: how many sync tools, resources, prompts and resolvers may run at once.
+        max_threads: how many sync tools, resources, prompts and resolvers may run at once. One user or token uses at
+            most three quarters of these threads.
         **options: the other options of the SDK's class.
 
     Raises:

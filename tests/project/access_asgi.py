@@ -2,6 +2,7 @@
 
 import json
 import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from starlette.responses import PlainTextResponse
 from mcp_serving import InMemoryEventStore, MCPServer, StreamableHTTPHandler, get_user
 from tests.project.notes import note
 
-server = MCPServer("site")
+server = MCPServer("site", max_threads=8)
 
 
 def said() -> list[str]:
@@ -48,6 +49,28 @@ async def slow(ctx: Context) -> str:
     while "go" not in said():  # noqa: ASYNC110 - the event is a file of the test
         await anyio.sleep(0.02)
     return f"for {get_user()}"
+
+
+@server.tool()
+async def waits(word: str) -> str:
+    """Notes that it runs, then waits until the test says the word."""
+    note(f"started-{word}")
+    while word not in said():  # noqa: ASYNC110 - the event is a file of the test
+        await anyio.sleep(0.02)
+    return "done"
+
+
+@server.tool()
+def waits_in_a_thread(word: str) -> str:
+    note(f"started-{word}")
+    while word not in said():
+        time.sleep(0.02)
+    return "done"
+
+
+@server.tool()
+def quick_in_a_thread() -> str:
+    return "done"
 
 
 @server.tool()

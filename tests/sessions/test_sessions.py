@@ -364,6 +364,63 @@ def test_the_running_calls_of_a_session_are_limited_even_if_its_client_has_left(
         assert ended(site, "/bounded", ann, each) == 200
 
 
+class Waiting:
+    """Calls of a tool that waits until the test says a word, each on a connection of its own."""
+
+    def __init__(self, site: AccessServers, path: str, tool: str, word: str, *, modern: bool) -> None:
+        self._site, self._path, self._tool, self._word, self._modern = site, path, tool, word, modern
+        self._requests: list[Request] = []
+
+    def send(self, who: Headers, session: str | None = None) -> None:
+        message = call(len(self._requests), self._tool, modern=self._modern, word=self._word)
+        headers = {**headers_of(message, session), **who}
+        self._requests.append(Request(self._site.address, self._path, "POST", headers, message, wait=False))
+
+    def started(self) -> int:
+        return self._site.notes.read_text().count(f"started-{self._word}") if self._site.notes.exists() else 0
+
+    def wait_for(self, number: int) -> None:
+        wait_until(lambda: self.started() == number, f"{number} calls, not {self.started()}")
+
+    def let_go_on(self) -> list[bytes]:
+        """Say the word, and return the responses."""
+        self._site.say(self._word)
+        for request in self._requests:
+            request.answered()
+        return [request.read() for request in self._requests]
+
+
+@pytest.mark.process
+def test_the_running_calls_of_a_user_without_sessions_are_limited(site: AccessServers) -> None:
+    ann, bob = bearer("ann-token"), bearer("bob-token")
+    running = Waiting(site, "/bounded", "waits", "limited", modern=True)
+    for _ in range(2):
+        running.send(ann)
+    running.wait_for(2)
+    assert "Too many calls of this user are running" in site.ask("/bounded", modern=True, **ann).text
+    assert '"isError":false' in site.ask("/bounded", modern=True, **bob).text
+    assert all(b"done" in response for response in running.let_go_on())
+    assert '"isError":false' in site.ask("/bounded", modern=True, **ann).text
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("modern", [True, False], ids=["2026-07-28", "2025-11-25"])
+def test_the_slow_calls_of_a_user_leave_threads_for_others(site: AccessServers, modern: bool) -> None:
+    ann, bob = bearer("ann-token"), bearer("bob-token")
+    mine, theirs = (None if modern else opened(site, "/token", who) for who in (ann, bob))
+    slow = Waiting(site, "/token", "waits_in_a_thread", f"shared-{modern}", modern=modern)
+    for _ in range(20):
+        slow.send(ann, mine)
+    slow.wait_for(6)  # three quarters of the eight threads
+    quick = call(1, "quick_in_a_thread", modern=modern)
+    for _ in range(5):
+        response = httpx2.post(f"{site.address}/token", json=quick, headers={**headers_of(quick, theirs), **bob})
+        assert "done" in response.text
+    assert slow.started() == 6
+    assert all(b"done" in response for response in slow.let_go_on())
+    assert slow.started() == 20
+
+
 @pytest.mark.process
 def test_the_listen_streams_of_one_user_are_limited(site: AccessServers) -> None:
     def subscribe(token: str, **more: str) -> Request:
