@@ -62,10 +62,12 @@ def _must_be_json(ctx: ServerRequestContext[Any, Any], response: object) -> None
     if ctx.request is None or ctx.protocol_version not in HANDSHAKE_PROTOCOL_VERSIONS:
         return
     try:
-        pydantic_core.to_json(response)
+        size = len(pydantic_core.to_json(response))
     except ValueError as error:
         logger.error("The response to %s cannot be written as JSON: %s", describe(ctx.method, ctx.params), error)
         raise MCPError(INTERNAL_ERROR, "The response cannot be written as JSON.") from error
+    if (call := current_request.get().call) is not None:
+        call.answer_size = size
 
 
 async def isolate_call(call: Awaitable[T]) -> T:

@@ -17,6 +17,19 @@ if TYPE_CHECKING:
     from mcp.server.context import ServerRequestContext
 
     from mcp_serving.shutdown.in_flight import InFlightRequest
+    from mcp_serving.signals import Outcome
+
+
+@dataclass(slots=True, eq=False)
+class CallNotes:
+    """What is found out during a call for its record."""
+
+    thread_wait: float = 0.0
+    """Seconds in which its sync functions waited for a free thread."""
+    answer_size: int | None = None
+    """Bytes of the result as JSON, where they were counted anyway."""
+    outcome: tuple[Outcome, str] | None = None
+    """The outcome and its reason, if the answer does not tell them."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -30,6 +43,8 @@ class CurrentRequest:
 
     in_flight: InFlightRequest | None = None
     """The entry that the MCP handler's response ends."""
+    call: CallNotes | None = None
+    """Of the call that runs; None if nobody wants its record."""
     session_nonce: str = ""
     """Of the session that the request belongs to; also in the task that writes the session's streams."""
     replayed_up_to: str = ""
@@ -96,6 +111,12 @@ def updated(**changes: Any) -> Iterator[None]:
         yield
     finally:
         _current.reset(token)
+
+
+def note_outcome(outcome: Outcome, reason: str = "") -> None:
+    """Note how the running call ends, for its record, where the answer does not tell it."""
+    if (call := _current.get().call) is not None:
+        call.outcome = outcome, reason
 
 
 def note_failure(error: BaseException) -> None:

@@ -12,14 +12,17 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from mcp.shared.exceptions import MCPError
 from mcp_types import CONNECTION_CLOSED
 
-from mcp_serving import current_request, sdk
+from mcp_serving import call_records, current_request, sdk
 from mcp_serving.call_isolation import isolate_call, isolate_request
+from mcp_serving.call_records import RunningCalls
 from mcp_serving.lifespan import LifespanTask, is_being_cancelled
 from mcp_serving.logs import describe, install_filter
 from mcp_serving.notifications.publish import local_buses
 from mcp_serving.notifications.receive import receive_from_other_processes
+from mcp_serving.record_queue import flush_queues
 from mcp_serving.shutdown.deadline import Deadline
 from mcp_serving.shutdown.in_flight import InFlightRequests, Kind
+from mcp_serving.signals import Outcome
 
 if TYPE_CHECKING:
     from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
@@ -45,6 +48,7 @@ class Runtime:
         install_filter()
         self.server = server
         self.in_flight = InFlightRequests()
+        self.calls = RunningCalls(server)
         self.on_lifespan_ended: Callable[[str], None] | None = None
         """A ``Server`` sets it: called with the reason when the lifespan has ended by itself."""
         self._lifespan_error: BaseException | None = None
@@ -143,9 +147,14 @@ class Runtime:
             self._stopping_services = asyncio.ensure_future(self.stop_services(Deadline(RESTART_SECONDS), share=1.0))
 
     async def _handle(self, ctx: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:
-        """The outermost MCP middleware: tells a shutdown which request runs, and lets it cancel the request."""
+        """The outermost MCP middleware: records calls, tells a shutdown what runs, and lets it cancel the request."""
         if ctx.request_id is None:  # a notification: no client waits for an error, and the SDK logs it
             return await isolate_call(call_next(ctx))
+        if ctx.method in call_records.METHODS and call_records.are_wanted():
+            return await self.calls.record(ctx, lambda: self._answer(ctx, call_next))
+        return await self._answer(ctx, call_next)
+
+    async def _answer(self, ctx: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:
         request = current_request.get().in_flight
         if request is None:
             return await isolate_request(self.server, ctx, call_next)
@@ -156,6 +165,7 @@ class Runtime:
             request.become_stream(Kind.STREAM if sdk.listen_handler(self.server) is None else Kind.SUBSCRIPTION)
         with request.handled():
             return await isolate_request(self.server, ctx, call_next)
+        current_request.note_outcome(Outcome.CUT if request.draining else Outcome.CANCELLED)
         raise MCPError(CONNECTION_CLOSED, "The server is shutting down; the call was cancelled.")
 
 
@@ -172,6 +182,13 @@ def _forget_closed_loops() -> None:
 def runtimes() -> list[Runtime]:
     """Every runtime of the running event loop."""
     return list(_runtimes.get(asyncio.get_running_loop(), {}).values())
+
+
+async def finish_records(deadline: Deadline) -> None:
+    """At the end of a shutdown: record the calls that it has abandoned, and wait until all records are delivered."""
+    for runtime in runtimes():
+        runtime.calls.cut()
+    await flush_queues(deadline.remaining)
 
 
 def end_subscriptions() -> None:

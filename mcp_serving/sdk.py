@@ -10,6 +10,7 @@ import logging
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from weakref import WeakKeyDictionary, ref
 
 from mcp_serving.errors import InvalidServer
 from mcp_serving.sdk_installation import sdk_problem
@@ -52,7 +53,9 @@ def low_level(server: object) -> LowLevelServer[Any]:
         InvalidServer: ``server`` is neither of the SDK's two server classes.
     """
     if isinstance(server, MCPServer):
-        return server._lowlevel_server
+        inner = server._lowlevel_server
+        _outer[inner] = ref(server)
+        return inner
     if isinstance(server, LowLevelServer):
         return server
     kind = type(server)
@@ -60,6 +63,15 @@ def low_level(server: object) -> LowLevelServer[Any]:
         f"The MCP server must be an MCPServer or a low-level Server of the official SDK (mcp 2.x), "
         f"not {kind.__module__}.{kind.__qualname__}."
     )
+
+
+_outer: WeakKeyDictionary[LowLevelServer[Any], ref[MCPServer[Any]]] = WeakKeyDictionary()
+
+
+def outer(server: LowLevelServer[Any]) -> SDKServer:
+    """The server object of the project around a low-level server; without one, the low-level server itself."""
+    found = _outer.get(server)
+    return (found and found()) or server
 
 
 def joined(server: LowLevelServer[Any], state: Any, first: ServerMiddleware[Any]) -> LowLevelServer[Any]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from mcp_serving import current_request, sdk
 from mcp_serving.conf import DEFAULT_SHUTDOWN_TIMEOUT, valid_shutdown_delay, valid_shutdown_timeout
 from mcp_serving.errors import NoHTTPServer, ShutdownTimeout
-from mcp_serving.runtime import Runtime, end_subscriptions, imports_frozen, runtimes
+from mcp_serving.runtime import Runtime, end_subscriptions, finish_records, imports_frozen, runtimes
 from mcp_serving.shutdown import os_signals
 from mcp_serving.shutdown.deadline import Deadline
 from mcp_serving.shutdown.drain import cancel_remaining, drain, drain_after_delay, end_unawaited_tasks
@@ -126,8 +126,7 @@ class Server:
     def stop(self) -> None:
         """Start the graceful shutdown. It is safe to call from any thread and from a signal handler.
 
-        Returns at once. Before ``run()``, it makes ``run()`` return immediately. After ``run()``, and when it is
-        called again, it does nothing.
+        Returns at once. Before ``run()``, it makes ``run()`` return immediately. After ``run()``, it does nothing.
         """
         self._request_stop("stop() was called")
 
@@ -311,6 +310,7 @@ class Server:
         results = await asyncio.gather(
             *(runtime.leave_lifespan(deadline) for runtime in runtimes()), return_exceptions=True
         )
+        await finish_records(deadline)
         errors += [result for result in results if isinstance(result, Exception)]
         interrupted = [
             f"the cleanup of the lifespan of {runtime.server.name!r}"

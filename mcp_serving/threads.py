@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import time
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import asynccontextmanager
@@ -111,9 +112,12 @@ def _forget_closed_connections() -> None:
 
 def _for_a_thread(function: Callable[P, T]) -> Callable[P, T]:
     """``function`` as it runs in a thread for the event loop."""
+    call, submitted_at = current_request.get().call, time.perf_counter()
 
     @functools.wraps(function)
     def run(*args: P.args, **kwargs: P.kwargs) -> T:
+        if call is not None:
+            call.thread_wait += time.perf_counter() - submitted_at
         try:
             with current_request.updated(holds_a_thread=True):
                 return function(*args, **kwargs)

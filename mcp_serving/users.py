@@ -13,6 +13,8 @@ from mcp_serving import current_request
 if TYPE_CHECKING:
     from django.contrib.auth.models import AbstractBaseUser, AnonymousUser
 
+    from mcp_serving.current_request import CurrentRequest
+
 
 def get_user() -> AbstractBaseUser | AnonymousUser:
     """The Django user who calls the running tool, resource or prompt; for sync and async code.
@@ -55,16 +57,25 @@ def user_by_name(name: str) -> AbstractBaseUser | None:
 
 def logged_in_user() -> AbstractBaseUser | None:
     """The user of the current request, or None; also in projects without ``django.contrib.auth``."""
-    user = _user_of_request()
-    return user if user is not None and user.is_authenticated else None
+    current = current_request.get()
+    return user_of(current, current.mcp_context.request if current.mcp_context is not None else None)
 
 
 def _user_of_request() -> AbstractBaseUser | None:
     current = current_request.get()
-    http_request = current.mcp_context.request if current.mcp_context is not None else None
+    return _user_of(current, current.mcp_context.request if current.mcp_context is not None else None)
+
+
+def _user_of(current: CurrentRequest, http_request: Any) -> AbstractBaseUser | None:
     user = http_request.scope.get("user") if http_request is not None else current.local_user
     # A scope may hold another kind of user: the SDK's own middleware puts its class there, which is Starlette's.
     return cast("AbstractBaseUser", user) if hasattr(user, "is_anonymous") else None
+
+
+def user_of(current: CurrentRequest, http_request: Any) -> AbstractBaseUser | None:
+    """The user who is logged in, of a request whose MCP context is not set yet; None for an anonymous caller."""
+    user = _user_of(current, http_request)
+    return user if user is not None and user.is_authenticated else None
 
 
 def is_user_of_process(user: Any) -> bool:

@@ -24,7 +24,7 @@ LAYERS = [
     {"workers", "tools", "runtime", "testing", "inspection", "preview"},
     {"notifications"},
     {"stdio", "daphne", "channel_layer"},
-    {"security", "loading", "conf", "call_isolation"},
+    {"security", "loading", "conf", "call_isolation", "call_outcomes", "call_records"},
     {"web_servers", "sdk", "sdk_installation", "lifespan", "transport"},
     {
         "threads",
@@ -35,6 +35,7 @@ LAYERS = [
         "validation_errors",
         "logs",
         "signals",
+        "record_queue",
         "shutdown",
     },
 ]

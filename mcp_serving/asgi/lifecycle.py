@@ -12,7 +12,7 @@ from django.conf import settings
 
 from mcp_serving import conf
 from mcp_serving.errors import AccessNotStated
-from mcp_serving.runtime import Runtime, end_subscriptions, imports_frozen, runtimes
+from mcp_serving.runtime import Runtime, end_subscriptions, finish_records, imports_frozen, runtimes
 from mcp_serving.shutdown.deadline import Deadline
 from mcp_serving.shutdown.drain import cancel_remaining, drain, drain_after_delay
 from mcp_serving.shutdown.in_flight import listed
@@ -190,6 +190,7 @@ async def close() -> None:
     """Close every runtime of the running event loop. An error is logged and does not stop the rest."""
     deadline = Deadline(CLOSE_SECONDS)
     results = await asyncio.gather(*(runtime.close(deadline) for runtime in runtimes()), return_exceptions=True)
+    await finish_records(deadline)
     for error in results:
         if isinstance(error, Exception):
             logger.error("The lifespan of the MCP server failed while it was left.", exc_info=error)

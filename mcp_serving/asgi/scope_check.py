@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 from mcp.server.auth.middleware.auth_context import get_access_token
 from mcp_types import JSONRPCRequest, jsonrpc_message_adapter
 from pydantic import ValidationError
+from starlette.requests import Request
 
+from mcp_serving.call_records import record_refusal
 from mcp_serving.web_servers.request_body import read_body, with_body
 from mcp_serving.web_servers.responses import Refusal
 
@@ -47,7 +49,10 @@ class ScopeCheck:
             return
         message = _request_in(body)
         missing = await self._server.missing_scopes(message, scope["user"], token.scopes) if message else []
-        app = self._access.insufficient_scope(scope, token, missing) if missing else self._app
+        app = self._app
+        if message and missing:
+            app = self._access.insufficient_scope(scope, token, missing)
+            record_refusal(self._server, message, Request(scope), "scope")
         await app(scope, with_body(body, receive), send)
 
 

@@ -12,6 +12,8 @@ from mcp.server.auth.middleware.auth_context import get_access_token
 from mcp.shared.exceptions import MCPError
 from mcp_types import INVALID_REQUEST
 
+from mcp_serving.call_outcomes import Refused
+
 
 class Scopes:
     """The scopes that the tools, resources and prompts of one server require, by their kind and name."""
@@ -58,4 +60,4 @@ class Scopes:
             MCPError: names the first missing scope.
         """
         if missing := self.missing_now(kind, name):
-            raise MCPError(INVALID_REQUEST, f"The token lacks the scope {missing[0]}.")
+            raise MCPError(INVALID_REQUEST, f"The token lacks the scope {missing[0]}.") from Refused("scope")

@@ -16,6 +16,7 @@ from mcp_types import INTERNAL_ERROR
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 
 from mcp_serving import current_request, sdk
+from mcp_serving.call_outcomes import Refused
 from mcp_serving.notifications.subscription_limits import subscribed_to
 from mcp_serving.security.principal import principal
 from mcp_serving.sessions import session_ids
@@ -254,7 +255,7 @@ class Sessions:
         ):
             if not is_allowed:
                 whose = "this session" if current.session_nonce else "this user"
-                raise MCPError(INTERNAL_ERROR, f"Too many calls of {whose} are running.")
+                raise MCPError(INTERNAL_ERROR, f"Too many calls of {whose} are running.") from Refused("limit")
             return await call_next(ctx)
 
     @contextmanager

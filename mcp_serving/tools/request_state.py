@@ -28,6 +28,7 @@ from mcp.server.request_state import (
 )
 
 from mcp_serving import current_request
+from mcp_serving.call_outcomes import Refused
 from mcp_serving.threads import DjangoThreads
 from mcp_serving.users import logged_in_user
 
@@ -178,7 +179,7 @@ def ask_about(tool: str) -> None:
     elif now.asked_about[tool] != digest:
         raise ToolError(
             f"The user was asked about other arguments of {tool} than it is called with now: nothing was done."
-        )
+        ) from Refused("answer")
 
 
 async def use_answer(tool: str, threads: DjangoThreads) -> None:
@@ -195,7 +196,7 @@ async def use_answer(tool: str, threads: DjangoThreads) -> None:
         raise ToolError(
             f"The user took more than {now.lifetime / 60:g} minutes to answer: {tool} did nothing. "
             "To ask again, call it anew."
-        )
+        ) from Refused("answer")
     # Clients up to 2025-11-25 are asked and answer within one request. It cannot be repeated, but it may be old.
     if not now.brings_answers and now.check_access is not None:
         await now.check_access(tool)
@@ -208,7 +209,7 @@ async def use_answer(tool: str, threads: DjangoThreads) -> None:
         raise ToolError(
             f"This question about {tool} was answered before, or the server no longer knows it, and an answer counts "
             "once: nothing was done now. To ask the user again, call it anew."
-        )
+        ) from Refused("answer")
 
 
 async def store_question(threads: DjangoThreads) -> None:

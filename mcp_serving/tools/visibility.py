@@ -1,3 +1,4 @@
+# In one module because each request to one class of servers is checked here in the same way.
 """Requests are answered as if the tools, resources and prompts that the user may not use did not exist."""
 
 from __future__ import annotations
@@ -38,10 +39,12 @@ from mcp_types import Tool as MCPTool
 from pydantic import ValidationError
 
 from mcp_serving import current_request, sdk
+from mcp_serving.call_outcomes import Refused, noting_outcome
 from mcp_serving.errors import NoElicitation, UserCanceled, UserDeclined
 from mcp_serving.notifications.bus import ChannelLayerBus, SubscribedNotifications
 from mcp_serving.notifications.legacy import LegacySessions
 from mcp_serving.security.scopes import Scopes
+from mcp_serving.signals import Outcome
 from mcp_serving.threads import DjangoThreads, async_orm_thread
 from mcp_serving.tools import request_state
 from mcp_serving.tools.declarations import ValidPermission, already_declared
@@ -173,7 +176,7 @@ class PermissionCheckingServer(SDKMCPServer[LifespanResultT]):
             ToolError: the tool does not exist for this user.
         """
         if not await self._tool_permissions.still_allow(tool):
-            raise ToolError(f"Unknown tool: {tool}")
+            raise ToolError(f"Unknown tool: {tool}") from Refused("permission")
 
     # Tools
 
@@ -182,11 +185,13 @@ class PermissionCheckingServer(SDKMCPServer[LifespanResultT]):
         allowed = await self._tool_permissions.allowed(tool.name for tool in tools)
         return [tool for tool in tools if tool.name in allowed]
 
+    @noting_outcome
     async def call_tool(
         self, name: str, arguments: dict[str, Any], context: Context[LifespanResultT, Any] | None = None
     ) -> CallToolResult | InputRequiredResult:
-        if not await self._tool_permissions.allow(name, exists=("tool", name) in self._declared):
-            raise ToolError(f"Unknown tool: {name[:LONGEST_NAME]}")
+        exists = ("tool", name) in self._declared
+        if not await self._tool_permissions.allow(name, exists=exists):
+            raise ToolError(f"Unknown tool: {name[:LONGEST_NAME]}") from _hidden_or_missing(exists)
         self.scopes.check("tool", name)
         if name in self._tool_permissions:
             self._check_param_headers(name, arguments)
@@ -227,6 +232,7 @@ class PermissionCheckingServer(SDKMCPServer[LifespanResultT]):
         allowed = await self._resource_permissions.allowed(template.uri_template for template in templates)
         return [template for template in templates if template.uri_template in allowed]
 
+    @noting_outcome
     async def read_resource(
         self, uri: AnyUrl | str, context: Context[LifespanResultT, Any] | None = None
     ) -> Iterable[ReadResourceContents] | InputRequiredResult:
@@ -234,7 +240,7 @@ class PermissionCheckingServer(SDKMCPServer[LifespanResultT]):
         name = self._resource_for(uri)
         unknown = f"Unknown resource: {uri[:LONGEST_NAME]}"
         if not await self._resource_permissions.allow(name or uri, exists=name is not None) or name is None:
-            raise ResourceNotFoundError(unknown)
+            raise ResourceNotFoundError(unknown) from _hidden_or_missing(name is not None)
         self.scopes.check("resource", name)
         try:
             return await super().read_resource(uri, context)
@@ -300,12 +306,15 @@ class PermissionCheckingServer(SDKMCPServer[LifespanResultT]):
         allowed = await self._prompt_permissions.allowed(prompt.name for prompt in prompts)
         return [prompt for prompt in prompts if prompt.name in allowed]
 
+    @noting_outcome
     async def get_prompt(
         self, name: str, arguments: dict[str, Any] | None = None, context: Context[LifespanResultT, Any] | None = None
     ) -> GetPromptResult | InputRequiredResult:
         prompt = next((each for each in await super().list_prompts() if each.name == name), None)
         if not await self._prompt_permissions.allow(name, exists=prompt is not None) or prompt is None:
-            raise MCPError(INVALID_PARAMS, f"Unknown prompt: {name[:LONGEST_NAME]}")
+            raise MCPError(INVALID_PARAMS, f"Unknown prompt: {name[:LONGEST_NAME]}") from _hidden_or_missing(
+                prompt is not None
+            )
         self.scopes.check("prompt", name)
         required = [argument.name for argument in prompt.arguments or () if argument.required]
         if missing := [each for each in required if each not in (arguments or {})]:
@@ -337,8 +346,11 @@ class PermissionCheckingServer(SDKMCPServer[LifespanResultT]):
                     kind, name = "resource", str(ref.uri)
                     found = name if name in self._templates else self._resource_for(name)
                     exists, name = found is not None, found or name
-                is_allowed = await self._permissions_of(kind).allow(name, exists=exists)
-                if not is_allowed or self.scopes.missing_now(kind, name):
+                if not await self._permissions_of(kind).allow(name, exists=exists):
+                    current_request.note_outcome(Outcome.REFUSED, _hidden_or_missing(exists).reason)
+                    return None
+                if self.scopes.missing_now(kind, name):
+                    current_request.note_outcome(Outcome.REFUSED, "scope")
                     return None
                 completion: Completion | None = await self._threads.call(function, ref, argument, context)
                 return completion
@@ -347,3 +359,8 @@ class PermissionCheckingServer(SDKMCPServer[LifespanResultT]):
             return function
 
         return decorator
+
+
+def _hidden_or_missing(exists: bool) -> Refused:
+    """Why a name cannot be used, for the record of the call; the client is told the same in both cases."""
+    return Refused("permission" if exists else "unknown")

@@ -1,0 +1,149 @@
+"""Items that wait for a thread, which delivers them in batches: their number is limited, and a shutdown waits."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Generic, TypeVar
+from weakref import WeakSet
+
+from django.db import connections
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+MAX_WAITING = 10_000
+"""Items that wait. With more, the oldest are dropped."""
+
+_BATCH = 500
+_RETRY_SECONDS = 2.0
+_REPORT_SECONDS = 60.0
+"""Seconds between two log lines about dropped items."""
+
+_queues: WeakSet[RecordQueue[object]] = WeakSet()
+
+
+class RecordQueue(Generic[T]):
+    """One queue and its thread, which starts with the first item. The thread does not keep the process alive.
+
+    Args:
+        what: names the items in log lines.
+        deliver: is called in the thread with a batch. If it raises, the batch is delivered again later.
+        delay: seconds in which items are collected for a batch.
+    """
+
+    def __init__(self, what: str, deliver: Callable[[Sequence[T]], None], *, delay: float = 0.0) -> None:
+        self._what = what
+        self._deliver = deliver
+        self._delay = delay
+        self._items: deque[T] = deque()
+        self._in_delivery = 0
+        self._dropped = 0
+        self._reported_at = -_REPORT_SECONDS
+        self._has_failed = False
+        self._flushed: list[Callable[[], object]] = []
+        """Called when nothing waits any more, or when the delivery has failed."""
+        self._changed = threading.Condition()
+        self._thread: threading.Thread | None = None
+        _queues.add(self)  # type: ignore[arg-type] # the items do not matter there
+
+    def put(self, item: T) -> None:
+        """Add an item. It never waits."""
+        with self._changed:
+            self._items.append(item)
+            self._drop_oldest()
+            if self._thread is None or not self._thread.is_alive():  # also in a forked process
+                self._thread = threading.Thread(target=self._run, name=f"mcp-serving {self._what}", daemon=True)
+                self._thread.start()
+            self._changed.notify()
+        self._report_dropped()
+
+    async def flush(self, seconds: float) -> None:
+        """Wait until all items are delivered, at most these seconds; what is left then is lost, and logged."""
+        loop, flushed = asyncio.get_running_loop(), asyncio.Event()
+        with self._changed:
+            if self._items or self._in_delivery:
+                self._flushed.append(lambda: loop.call_soon_threadsafe(flushed.set))
+                self._changed.notify()
+            else:
+                flushed.set()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await flushed.wait()
+        with self._changed:
+            self._dropped += len(self._items) + self._in_delivery
+            self._items.clear()
+        self._report_dropped(at_once=True)
+
+    # In the thread
+
+    def _run(self) -> None:
+        while True:
+            batch = self._next_batch()
+            try:
+                self._deliver(batch)
+            except BaseException as error:  # also SystemExit, which would end the thread
+                self._put_back(batch, error)
+            else:
+                self._has_failed = False
+            finally:
+                connections.close_all()  # the next batch may come much later
+            self._after_delivery()
+
+    def _next_batch(self) -> list[T]:
+        with self._changed:
+            while not self._items:
+                self._changed.wait()
+            if self._delay:
+                self._changed.wait_for(lambda: self._flushed or len(self._items) >= _BATCH, self._delay)
+            batch = [self._items.popleft() for _ in range(min(len(self._items), _BATCH))]
+            self._in_delivery = len(batch)
+            return batch
+
+    def _put_back(self, batch: list[T], error: BaseException) -> None:
+        if not self._has_failed:
+            self._has_failed = True
+            logger.error("%s cannot be delivered, which is retried: %s", self._what.capitalize(), error)
+        with self._changed:
+            self._items.extendleft(reversed(batch))
+            self._in_delivery = 0
+            self._drop_oldest()
+            self._changed.wait_for(lambda: self._flushed, _RETRY_SECONDS)
+
+    def _after_delivery(self) -> None:
+        with self._changed:
+            self._in_delivery = 0
+            flushed = self._flushed if self._has_failed or not self._items else []
+            callbacks = list(flushed)
+            flushed.clear()
+        for callback in callbacks:
+            with suppress(RuntimeError):  # its event loop is closed
+                callback()
+        self._report_dropped()
+
+    # Dropped items
+
+    def _drop_oldest(self) -> None:
+        while len(self._items) > MAX_WAITING:
+            self._items.popleft()
+            self._dropped += 1
+
+    def _report_dropped(self, *, at_once: bool = False) -> None:
+        with self._changed:
+            now = time.monotonic()
+            dropped = self._dropped
+            if not dropped or not (at_once or now - self._reported_at >= _REPORT_SECONDS):
+                return
+            self._dropped, self._reported_at = 0, now
+        logger.error("%d %s were dropped, the oldest first: they could not be delivered in time.", dropped, self._what)
+
+
+async def flush_queues(seconds: float) -> None:
+    """Flush all queues of the process."""
+    await asyncio.gather(*(queue.flush(seconds) for queue in list(_queues)))
