@@ -54,7 +54,7 @@ screenshots: $(READY)
 	$(BIN)/python -m tests.console.screenshots
 
 clients: $(READY) $(NPM_READY) $(FASTMCP_READY)
-	$(BIN)/python -m pytest tests/clients/real_clients.py tests/clients/inspector_pages.py $(ARGS)
+	$(BIN)/python -m pytest tests/clients/real_clients.py tests/clients/inspector_pages.py tests/clients/signing_in.py $(ARGS)
 
 # pyenv's interpreters stand in folders of their own; what its shims call may not be there.
 versions: $(READY)

@@ -10,6 +10,7 @@ import json
 import re
 import subprocess
 from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from http.server import SimpleHTTPRequestHandler
 from pathlib import Path
@@ -19,7 +20,7 @@ import pytest
 
 from tests.npm import MODULES, script
 from tests.support.asgi_servers import serving
-from tests.support.browser import Browser, running_browser, serving_access_servers
+from tests.support.browser import Browser, Page, running_browser, serving_access_servers
 from tests.support.daphne_limits import accepts
 from tests.support.harness import environment, reserved_port, running, wait_until
 
@@ -62,28 +63,36 @@ class QuietFiles(SimpleHTTPRequestHandler):
         pass
 
 
-@pytest.mark.parametrize(("era", "protocol"), [("legacy", "2025-11-25"), ("modern", "2026-07-28")])
-def test_the_inspectors_page_lists_the_tools_and_calls_one(
-    browser: Browser, era: str, protocol: str, tmp_path: Path
-) -> None:
+@contextmanager
+def inspecting(browser: Browser, url: str, era: str, home: Path) -> Iterator[Page]:
+    """The Inspector's page, which is asked to connect to an MCP endpoint."""
     env = environment(
-        HOME=str(tmp_path),
+        HOME=str(home),
         MCP_AUTO_OPEN_ENABLED="false",
         MCP_INSPECTOR_API_TOKEN="of-this-test",
         MCP_INSPECTOR_SECRET_STORE="memory",
         MCP_SANDBOX_PORT="0",
     )
-    settings = {"DJANGO_SETTINGS_MODULE": "tests.clients.settings"}
-    with serving("runmcp", "tests.clients.asgi", env=settings) as (process, address), reserved_port() as port:
+    with reserved_port() as port:
         env["CLIENT_PORT"] = str(port)
-        target = ["--transport", "http", "--server-url", f"{address}/mcp", "--protocol-era", era]
+        target = ["--transport", "http", "--server-url", url, "--protocol-era", era]
         with running([*script(INSPECTOR), "--web", *target], env=env, stdout=subprocess.DEVNULL):
             wait_until(lambda: accepts(port), "the Inspector's page is there")
             page = browser.open(f"http://127.0.0.1:{port}/?MCP_INSPECTOR_API_TOKEN=of-this-test")
+            page.run(f'{CLICKS} (await until(() => document.querySelector("[role=switch]"))).click();')
+            yield page
+
+
+@pytest.mark.parametrize(("era", "protocol"), [("legacy", "2025-11-25"), ("modern", "2026-07-28")])
+def test_the_inspectors_page_lists_the_tools_and_calls_one(
+    browser: Browser, era: str, protocol: str, tmp_path: Path
+) -> None:
+    settings = {"DJANGO_SETTINGS_MODULE": "tests.clients.settings"}
+    with serving("runmcp", "tests.clients.asgi", env=settings) as (process, address):
+        with inspecting(browser, f"{address}/mcp", era, tmp_path) as page:
             saw = page.run(
                 f"""
                 {CLICKS}
-                (await until(() => document.querySelector("[role=switch]"))).click();
                 await shown(`MCP ${{protocol}}`);
                 await click("Tools");
                 await shown("Tools (5)");
