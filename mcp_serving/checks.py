@@ -73,7 +73,14 @@ def check_import(**_: Any) -> list[CheckMessage]:
         except Exception as error:  # the other paths would fail for the same reason
             return [Error(f"{name}: {error}", id=number)]
     server = loaded["MCP_SERVING['SERVER']"]
-    return _check_server(server) + _check_registries() + _check_handlers(server) + _check_layer() + _check_cache(server)
+    return [
+        *_check_server(server),
+        *_check_registries(),
+        *_check_handlers(server),
+        *_check_layer(),
+        *_check_cache(server),
+        *_check_rates(server),
+    ]
 
 
 def _check_server(server: Any) -> list[CheckMessage]:
@@ -213,6 +220,28 @@ def _check_cache(server: Any) -> list[CheckMessage]:
             f"{', '.join(server.write_tools)} is refused if another worker receives it.",
             hint="Configure a cache that the workers share in CACHES['default'], such as Django's RedisCache.",
             id="mcp_serving.W005",
+        )
+    ]
+
+
+def _check_rates(server: Any) -> list[CheckMessage]:
+    """Check the storage of rates: it can be made, and several workers share it."""
+    from mcp_serving.asgi import lifecycle
+    from mcp_serving.rate_limits import storage
+
+    if not getattr(server, "rates", None) and not any(handler.rate for handler in lifecycle.handlers()):
+        return []
+    if problem := storage.problem():
+        return [Error(problem, id="mcp_serving.E009")]
+    several = _several_workers()
+    if not several or not storage.uses_memory():
+        return []
+    return [
+        CheckWarning(
+            f"{several} starts several workers, and each counts calls in its own memory: a caller may make the rate "
+            "of each handler and tool once for each worker.",
+            hint="Set MCP_SERVING['RATE_LIMIT_STORAGE'] to a storage that they share, such as 'redis://127.0.0.1:6379/0'.",
+            id="mcp_serving.W006",
         )
     ]
 

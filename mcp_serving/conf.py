@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -31,6 +32,8 @@ class Configuration:
     channel_layer: str | None = None
     preview_mask: tuple[str, ...] = ()
     console_access: str | None = None
+    rate_limit_storage: str = "memory://"
+    rate_limit_on_outage: str = "allow"
 
 
 @cache
@@ -120,6 +123,21 @@ def _configured_layer(value: object) -> str:
     return value
 
 
+def _storage_uri(value: object) -> str:
+    if not isinstance(value, str) or not re.fullmatch(r"[a-z][a-z+]*://.*", value):
+        shown = "A value without a scheme" if isinstance(value, str) else repr(value)  # it may have a password
+        raise ValueError(
+            f"{shown} is not a storage; it must be 'memory://', or a URI such as 'redis://127.0.0.1:6379/0'."
+        )
+    return value
+
+
+def _allow_or_refuse(value: object) -> str:
+    if value not in ("allow", "refuse"):
+        raise ValueError(f"{value!r} must be 'allow' or 'refuse'.")
+    return str(value)
+
+
 def _field_paths(value: object) -> tuple[str, ...]:
     if not isinstance(value, list | tuple) or not all(isinstance(each, str) and each.count(".") == 2 for each in value):
         raise ValueError(f"{value!r} must be a list of fields such as 'shop.Customer.email'.")
@@ -139,6 +157,8 @@ _VALIDATORS: dict[str, Callable[[Any], Any]] = {
     "CHANNEL_LAYER": _configured_layer,
     "PREVIEW_MASK": _field_paths,
     "CONSOLE_ACCESS": dotted_path,
+    "RATE_LIMIT_STORAGE": _storage_uri,
+    "RATE_LIMIT_ON_OUTAGE": _allow_or_refuse,
 }
 
 KEYS = tuple(_VALIDATORS)

@@ -19,6 +19,7 @@ from mcp_serving.lifespan import LifespanTask, is_being_cancelled
 from mcp_serving.logs import describe, install_filter
 from mcp_serving.notifications.publish import local_buses
 from mcp_serving.notifications.receive import receive_from_other_processes
+from mcp_serving.rate_limits import storage
 from mcp_serving.record_queue import flush_queues
 from mcp_serving.shutdown.deadline import Deadline
 from mcp_serving.shutdown.in_flight import InFlightRequests, Kind
@@ -82,6 +83,8 @@ class Runtime:
             await self.start_service(
                 receive_from_other_processes, receive_from_other_processes, "notifications receiver"
             )
+        if not storage.uses_memory():
+            await self.start_service(storage, storage.closed_afterwards, "rate limits")
         return sdk.joined(self.server, state, self._handle)
 
     async def start_service(

@@ -46,8 +46,8 @@ class CallRecord:
     """Of the tool or prompt; the URI of the resource."""
     outcome: Outcome
     reason: str
-    """Of ``REFUSED``: permission, scope, unknown, arguments, limit, elicitation or answer. Of ``FAILED``: the class of
-    the exception. Of ``DECLINED``: canceled, if the user closed the question. Otherwise empty."""
+    """Of ``REFUSED``: permission, scope, unknown, arguments, limit, rate, elicitation or answer. Of ``FAILED``: the
+    class of the exception. Of ``DECLINED``: canceled, if the user closed the question. Otherwise empty."""
     duration: float
     """Seconds. With a client up to 2025-11-25, the user's time to answer a question is part of it."""
     thread_wait: float

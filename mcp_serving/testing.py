@@ -13,6 +13,7 @@ from mcp_types import INTERNAL_ERROR, CallToolResult, ElicitRequestParams, Elici
 from mcp_serving import current_request, sdk
 from mcp_serving.inspection.client import ungrouped_errors
 from mcp_serving.loading import discover
+from mcp_serving.rate_limits.storage import memory
 
 if TYPE_CHECKING:
     from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
@@ -93,7 +94,7 @@ async def client(
 
     If the test runs in ``async_to_sync``, as Django's async tests do, sync tools run in the test's thread, and so in
     its transaction. The server's lifespan is entered for the client and left after it. Several clients may be open at
-    once, each with its own user.
+    once, each with its own user. The rates of tools hold, and each new client begins to count from zero.
 
     Args:
         mcp: the server.
@@ -107,6 +108,7 @@ async def client(
         ...     result = await session.call_tool("cancel_order", {"number": 7})
     """
     discover()
+    memory.forget()
     if answers is not None and not isinstance(answers, Answers):
         answers = Answers(*answers)
     if answers is not None:

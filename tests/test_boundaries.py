@@ -23,7 +23,7 @@ LAYERS = [
     {"sessions"},
     {"workers", "tools", "runtime", "testing", "inspection", "preview"},
     {"notifications"},
-    {"stdio", "daphne", "channel_layer"},
+    {"stdio", "daphne", "channel_layer", "rate_limits"},
     {"security", "loading", "conf", "call_isolation", "call_outcomes", "call_records"},
     {"web_servers", "sdk", "sdk_installation", "lifespan", "transport"},
     {

@@ -10,13 +10,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from django.urls import re_path
-from django.urls.exceptions import Resolver404
 
 from mcp_serving import channel_layer, sdk
 from mcp_serving.asgi import lifecycle, page
-from mcp_serving.asgi.mounts import Mounts
+from mcp_serving.asgi.mounts import Mounts, leave_double_slash_to_django
 from mcp_serving.asgi.sdk_application import SDKApplication
 from mcp_serving.loading import discover
+from mcp_serving.rate_limits.rate import valid_rate
 from mcp_serving.runtime import Runtime
 from mcp_serving.security import hosts
 from mcp_serving.security.access import ACCESS_OPTIONS, Access
@@ -73,6 +73,8 @@ class StreamableHTTPHandler:
         max_streams_per_session: the number of calls of one session that may run at once, and the number of its
             streams. At 2026-07-28: the same for one user or token. None for no limit.
         max_header_size: bytes of the names and values of all headers of a request; None for no limit.
+        rate: how many requests each user, token or (if anonymous) address may make, such as ``"600/m"``. Requests above
+            it get 429; None for no limit.
         **options: the options of the SDK's ``streamable_http_app()``, passed on unchanged: ``stateless_http``,
             ``json_response``, ``event_store``, ``session_idle_timeout`` (seconds), ``max_request_body_size`` (bytes),
             ``max_sessions``, ``transport_security`` and others.
@@ -104,6 +106,7 @@ class StreamableHTTPHandler:
         max_sessions_per_user: int | None = 1000,
         max_streams_per_session: int | None = 256,
         max_header_size: int | None = 32 * 1024,
+        rate: str | None = None,
         **options: Any,
     ) -> None:
         self._mcp = mcp
@@ -125,6 +128,8 @@ class StreamableHTTPHandler:
         )
         """Who may call."""
         self._limits = Limits(max_sessions_per_user, max_streams_per_session, max_header_size)
+        self.rate = valid_rate("the StreamableHTTPHandler", rate)
+        """How many requests each caller may make."""
         if options.get("event_store") is not None:
             options["event_store"] = SessionEvents(options["event_store"])
         self._checks_hosts = options.get("transport_security") is None
@@ -198,7 +203,7 @@ class StreamableHTTPHandler:
         if scope["type"] == "lifespan":
             await self.lifespan(scope, receive, send)
         elif scope["type"] == "http":
-            _leave_double_slash_to_django(scope)
+            leave_double_slash_to_django(scope)
             await self._tracked(self._serve, scope, receive, send)
         else:
             raise ValueError(f"StreamableHTTPHandler serves http and lifespan, not {scope['type']!r}.")
@@ -274,7 +279,7 @@ class StreamableHTTPHandler:
         async def serve(scope: Scope, receive: Receive, send: Send) -> None:
             await (self._refusal_on_other_route(scope) or app)(scope, receive, send)
 
-        _leave_double_slash_to_django(scope)
+        leave_double_slash_to_django(scope)
         await self._tracked(serve, scope, receive, send)
 
     async def _serve_relayed(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -311,7 +316,7 @@ class StreamableHTTPHandler:
         return started
 
     def _build(self) -> SDKApplication:
-        return SDKApplication(self._mcp, self.options, self.access, self._limits)
+        return SDKApplication(self._mcp, self.options, self.access, self._limits, self.rate, lambda: self.place)
 
     @asynccontextmanager
     async def _run(self) -> AsyncIterator[SDKApplication]:
@@ -340,9 +345,3 @@ async def _serve_mcp(app: ASGIApp, scope: Scope, receive: Receive, send: Send) -
     if scope["method"] == "GET":
         request.in_flight.become_stream()
     await app(scope, receive, send)
-
-
-def _leave_double_slash_to_django(scope: Scope) -> None:
-    """URLRouter strips all leading slashes, so that ``//mcp`` would match. The next route gets it."""
-    if "//" in scope["path"] and "url_route" in scope:
-        raise Resolver404({"path": scope["path"]})

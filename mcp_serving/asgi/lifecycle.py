@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from mcp.server.lowlevel.server import Server as LowLevelServer
     from starlette.types import Receive, Send
 
+    from mcp_serving.rate_limits.rate import Rate
+
 logger = logging.getLogger(__name__)
 
 CLOSE_SECONDS = 5.0
@@ -41,6 +43,7 @@ class Handler(Protocol):
     paths: list[str]
     routes: list[URLPattern]
     options: Mapping[str, Any]
+    rate: Rate | None
 
     @property
     def server(self) -> LowLevelServer[Any]: ...

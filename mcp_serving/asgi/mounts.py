@@ -6,6 +6,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
+from django.urls.exceptions import Resolver404
+
 from mcp_serving.workers.scope_serialization import MOUNT
 
 if TYPE_CHECKING:
@@ -40,3 +42,9 @@ class Mounts:
 
 async def _serve_with_number(app: ASGIApp, number: int, scope: Scope, receive: Receive, send: Send) -> None:
     await app({**scope, MOUNT: number}, receive, send)
+
+
+def leave_double_slash_to_django(scope: Scope) -> None:
+    """URLRouter strips all leading slashes, so that ``//mcp`` would match. The next route gets it."""
+    if "//" in scope["path"] and "url_route" in scope:
+        raise Resolver404({"path": scope["path"]})

@@ -47,7 +47,7 @@ class ScopeCheck:
         if body is None:  # or the client has left, and nobody reads the answer
             await _TOO_LARGE(scope, receive, send)
             return
-        message = _request_in(body)
+        message = request_in(body)
         missing = await self._server.missing_scopes(message, scope["user"], token.scopes) if message else []
         app = self._app
         if message and missing:
@@ -56,7 +56,7 @@ class ScopeCheck:
         await app(scope, with_body(body, receive), send)
 
 
-def _request_in(body: bytes) -> JSONRPCRequest | None:
+def request_in(body: bytes) -> JSONRPCRequest | None:
     """The request in a body; None for other messages, and for a body that the SDK refuses."""
     try:
         message = jsonrpc_message_adapter.validate_json(body, by_name=False)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +12,7 @@ from starlette.routing import Route
 
 from mcp_serving import sdk
 from mcp_serving.asgi.scope_check import ScopeCheck
+from mcp_serving.rate_limits import storage
 from mcp_serving.sessions.manager import Sessions
 from mcp_serving.sessions.resumable_events import SessionEvents
 from mcp_serving.threads import async_orm_thread
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from mcp.server.lowlevel.server import Server as LowLevelServer
     from starlette.types import ASGIApp, Receive, Scope, Send
 
+    from mcp_serving.rate_limits.rate import Rate
     from mcp_serving.security.access import Access
     from mcp_serving.sessions.limits import Limits
     from mcp_serving.workers.relay import Relay
@@ -35,9 +37,19 @@ class SDKApplication:
         options: of the SDK's ``streamable_http_app()``.
         access: who may call, with the settings from which the SDK makes its routes for OAuth.
         limits: how much one caller may have.
+        rate: how many requests one caller may make.
+        place: returns where the handler is mounted.
     """
 
-    def __init__(self, mcp: sdk.SDKServer, options: Mapping[str, Any], access: Access, limits: Limits) -> None:
+    def __init__(
+        self,
+        mcp: sdk.SDKServer,
+        options: Mapping[str, Any],
+        access: Access,
+        limits: Limits,
+        rate: Rate | None,
+        place: Callable[[], str],
+    ) -> None:
         self.other_routes = sdk.http_app(mcp, options, access.auth_settings)
         """Serves the OAuth metadata, and the SDK's custom routes."""
         # With debug on, Starlette shows tracebacks to everybody who asks for a custom route.
@@ -47,7 +59,14 @@ class SDKApplication:
         endpoint: ASGIApp = self.sessions
         if isinstance(mcp, PermissionCheckingServer):
             endpoint = ScopeCheck(endpoint, mcp, access, self.max_body_size)
-        # Outermost: the check of scopes parses the body.
+            if mcp.rates:
+                storage.check()
+        if rate is not None:
+            from mcp_serving.asgi.rate_limit import RateLimitMiddleware
+
+            storage.check()
+            endpoint = RateLimitMiddleware(endpoint, mcp, rate, place, self.max_body_size)
+        # Outermost: the others parse the body.
         self.mcp_endpoint = ValueLimitMiddleware(endpoint, self.max_body_size)
 
     @property

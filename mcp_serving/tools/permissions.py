@@ -8,13 +8,18 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from django.core.exceptions import PermissionDenied
+from mcp.shared.exceptions import MCPError
+from mcp.shared.inbound import validate_mcp_param_headers
 
-from mcp_serving import current_request
+from mcp_serving import current_request, sdk
 from mcp_serving.threads import DjangoThreads, is_async
 from mcp_serving.tools.declarations import ValidPermission
 from mcp_serving.users import get_user, is_user_of_process, logged_in_user
 
 logger = logging.getLogger(__name__)
+
+_FIRST_WITH_PARAM_HEADERS = "2026-07-28"
+"""The first protocol version in which a client may repeat arguments in ``Mcp-Param-*`` headers."""
 
 
 class Permissions:
@@ -136,3 +141,18 @@ def _has_all(user: Any, names: tuple[str, ...]) -> bool:
 
 def _log_as_refused() -> None:
     logger.exception("A permission could not be looked up; it is refused.")
+
+
+def check_param_headers(tool: str, arguments: dict[str, Any], input_schema: sdk.InputSchemaLookup) -> None:
+    """The SDK's check of ``Mcp-Param-*`` headers, for a tool that requires a permission.
+
+    The SDK would do it before it is known who calls, and reveal the tool: see ``sdk.hide_input_schemas``.
+    """
+    request = current_request.get().mcp_context
+    if request is None or request.request is None or request.protocol_version < _FIRST_WITH_PARAM_HEADERS:
+        return  # versions are dates
+    schema = input_schema(tool)
+    if schema is None or (request.params or {}).get("name") != tool:  # unknown, or called by another tool
+        return
+    if refused := validate_mcp_param_headers(schema, arguments, request.request.headers):
+        raise MCPError(refused.code, refused.message, refused.data)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack
 
+from mcp_serving.rate_limits.rate import valid_rate
 from mcp_serving.tools.declarations import (
     Confirm,
     Permission,
@@ -28,13 +29,14 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class ToolOptions(TypedDict, total=False):
-    """The options of the SDK's ``tool`` other than its name and annotations."""
+    """The options of ``tool`` other than its name, permission, scopes and annotations."""
 
     title: str | None
     description: str | None
     icons: list[Icon] | None
     meta: dict[str, Any] | None
     structured_output: bool | None
+    rate: str | None
 
 
 class ResourceOptions(TypedDict, total=False):
@@ -197,6 +199,7 @@ class Registry:
         name = name_of(function, name, decorator)
         options["permission"] = validate_permission(name, permission)
         options["scopes"] = validate_scopes(name, scopes)
+        valid_rate(f"{decorator} {name!r}", options.get("rate"))
         declaration = Declaration(decorator, name, function, options)
         if any((other.kind, other.name) == (declaration.kind, name) for other in self.declarations):
             raise ValueError(already_declared(declaration.kind, name))

@@ -142,6 +142,11 @@ class OneCallCodec:
         return self._codec.seal(json.dumps(head).encode() + b"\n" + payload)
 
     def unseal(self, token: str) -> bytes:
+        now, payload = self._read(token)
+        current_request.update(question_round=now)
+        return payload
+
+    def _read(self, token: str) -> tuple[Round, bytes]:
         head, _, payload = self._codec.unseal(token).partition(b"\n")
         try:
             call, asked_at, asked_about, previews = json.loads(head)
@@ -150,14 +155,31 @@ class OneCallCodec:
         now = Round(call, asked_at, asked_about, previews, lifetime=self._lifetime, brings_answers=True, is_new=False)
         if now.expired:
             raise InvalidRequestState("expired")
-        current_request.update(question_round=now)
-        return payload
+        return now, payload
+
+    def call_of(self, params: Any) -> str | None:
+        """The call that a request continues with the answer to a question; None if it begins a call.
+
+        Args:
+            params: of the request, which nobody has validated.
+        """
+        token = params.get("requestState") if isinstance(params, dict) else None
+        try:
+            return self._read(token)[0].call if isinstance(token, str) else None
+        except InvalidRequestState:
+            return None
 
 
 def current_round() -> Round:
     """The round trip that the current request is."""
     now = current_request.get().question_round
     return now if isinstance(now, Round) else Round()
+
+
+def counted_call() -> str | None:
+    """The call that the current request continues, and that was counted before; None if it begins a call."""
+    now = current_round()
+    return None if now.is_new else now.call
 
 
 def _digest() -> str:

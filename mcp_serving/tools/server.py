@@ -13,6 +13,7 @@ from mcp.shared.uri_template import UriTemplate
 from mcp_types import ToolAnnotations
 
 from mcp_serving import sdk
+from mcp_serving.rate_limits.rate import valid_rate
 from mcp_serving.threads import DjangoThreads
 from mcp_serving.tools import request_state
 from mcp_serving.tools.confirmation import with_confirmation
@@ -115,13 +116,15 @@ class MCPServer(PermissionCheckingServer[LifespanResultT]):
         *,
         permission: Permission | None = None,
         scopes: Iterable[str] = (),
+        rate: str | None = None,
     ) -> None:
-        """The SDK's ``add_tool``, with a ``permission`` and ``scopes``; see ``tool``."""
+        """The SDK's ``add_tool``, with a ``permission``, ``scopes`` and a ``rate``; see ``tool``."""
         self._add_tool(
             fn,
             name_of(fn, name, "tool"),
             permission,
             scopes,
+            rate=rate,
             title=title,
             description=description,
             annotations=annotations,
@@ -137,9 +140,11 @@ class MCPServer(PermissionCheckingServer[LifespanResultT]):
         permission: Permission | None,
         scopes: Iterable[str],
         confirmed: Callable[[Callable[..., Any], str], Callable[..., Any]] | None = None,
+        rate: str | None = None,
         **options: Any,
     ) -> None:
         self._check_is_free("tool", name)
+        limit = valid_rate(f"tool {name!r}", rate)
         valid, valid_scopes = validate_permission(name, permission), validate_scopes(name, scopes)
 
         def convert(result: Any) -> Any:
@@ -153,12 +158,14 @@ class MCPServer(PermissionCheckingServer[LifespanResultT]):
         self._declared.add(("tool", name))
         self._tool_permissions.require(name, valid)
         self.scopes.require("tool", name, valid_scopes)
+        self.rates.require(name, limit)
 
     def remove_tool(self, name: str) -> None:
         super().remove_tool(name)
         self._declared.discard(("tool", name))
         self._tool_permissions.remove(name)
         self.scopes.remove("tool", name)
+        self.rates.remove(name)
         for names in (self.write_tools, self.previewed_tools):
             if name in names:
                 names.remove(name)
@@ -175,20 +182,23 @@ class MCPServer(PermissionCheckingServer[LifespanResultT]):
         *,
         permission: Permission | None = None,
         scopes: Iterable[str] = (),
+        rate: str | None = None,
     ) -> Callable[[F], F]:
-        """The SDK's ``tool``, with a ``permission`` and ``scopes``.
+        """The SDK's ``tool``, with a ``permission``, ``scopes`` and a ``rate``.
 
         Args:
             permission: ``"app.codename"``, several of these, or a callable (sync or async) that is given
                 the user and says whether they may. For other users, the tool does not exist.
             scopes: the scopes that a bearer token must have. A client whose token lacks one gets 403 with the
                 missing scope, and can ask its user for it.
+            rate: how often each caller may call the tool, such as ``"10/m"``. A call above it gets an error that says
+                when to try again.
         """
         check_is_called(name, "tool")
         options = (title, description, annotations, icons, meta, structured_output)
 
         def decorator(function: F) -> F:
-            self.add_tool(function, name, *options, permission=permission, scopes=scopes)
+            self.add_tool(function, name, *options, permission=permission, scopes=scopes, rate=rate)
             return function
 
         return decorator

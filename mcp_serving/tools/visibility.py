@@ -17,7 +17,6 @@ from mcp.server.mcpserver.exceptions import (
     UnexpectedToolError,
 )
 from mcp.shared.exceptions import MCPError
-from mcp.shared.inbound import validate_mcp_param_headers
 from mcp.shared.uri_template import UriTemplate
 from mcp_types import (
     INTERNAL_ERROR,
@@ -43,13 +42,14 @@ from mcp_serving.call_outcomes import Refused, noting_outcome
 from mcp_serving.errors import NoElicitation, UserCanceled, UserDeclined
 from mcp_serving.notifications.bus import ChannelLayerBus, SubscribedNotifications
 from mcp_serving.notifications.legacy import LegacySessions
+from mcp_serving.rate_limits.tool_rates import ToolRates
 from mcp_serving.security.scopes import Scopes
 from mcp_serving.signals import Outcome
 from mcp_serving.threads import DjangoThreads, async_orm_thread
 from mcp_serving.tools import request_state
 from mcp_serving.tools.declarations import ValidPermission, already_declared
 from mcp_serving.tools.functions import described, is_missing
-from mcp_serving.tools.permissions import Permissions
+from mcp_serving.tools.permissions import Permissions, check_param_headers
 from mcp_serving.users import without_cached_permissions
 
 if TYPE_CHECKING:
@@ -70,9 +70,6 @@ DEFAULT_NAME = "mcp-server"
 LONGEST_NAME = 200
 """Characters of an unknown name or URI that an error repeats."""
 
-_FIRST_WITH_PARAM_HEADERS = "2026-07-28"
-"""The first protocol version in which a client may repeat arguments in ``Mcp-Param-*`` headers."""
-
 
 class PermissionCheckingServer(SDKMCPServer[LifespanResultT]):
     """The SDK's ``MCPServer``, which hides from each user what that user may not use.
@@ -91,6 +88,8 @@ class PermissionCheckingServer(SDKMCPServer[LifespanResultT]):
         self._prompt_permissions = Permissions(threads)
         self.scopes = Scopes()
         """The scopes that bearer tokens need."""
+        self.rates = ToolRates(name or DEFAULT_NAME)
+        self._state = options["request_state_security"].codec
         self._templates: dict[str, UriTemplate] = {}
         self._declared: set[tuple[str, str]] = set()
         """The kind and name of each tool, resource and prompt."""
@@ -154,6 +153,11 @@ class PermissionCheckingServer(SDKMCPServer[LifespanResultT]):
             return "resource", self._resource_for(uri) or uri
         return None
 
+    def continued_call(self, params: Any) -> str | None:
+        """The call that a request continues with an answer; see ``OneCallCodec.call_of``."""
+        call: str | None = self._state.call_of(params)
+        return call
+
     # Each request
 
     async def _with_current_request(self, ctx: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:
@@ -193,8 +197,10 @@ class PermissionCheckingServer(SDKMCPServer[LifespanResultT]):
         if not await self._tool_permissions.allow(name, exists=exists):
             raise ToolError(f"Unknown tool: {name[:LONGEST_NAME]}") from _hidden_or_missing(exists)
         self.scopes.check("tool", name)
+        if name in self.rates:
+            await self.rates.check(name, request_state.counted_call())
         if name in self._tool_permissions:
-            self._check_param_headers(name, arguments)
+            check_param_headers(name, arguments, self._input_schema)
         try:
             with current_request.updated(tool_arguments=arguments):
                 return await super().call_tool(name, arguments, context)
@@ -205,20 +211,6 @@ class PermissionCheckingServer(SDKMCPServer[LifespanResultT]):
             if settings.DEBUG and error.__cause__ is not None:
                 raise UnexpectedToolError(f"{error}: {described(error.__cause__)}") from error.__cause__
             raise
-
-    def _check_param_headers(self, name: str, arguments: dict[str, Any]) -> None:
-        """The SDK's check of ``Mcp-Param-*`` headers, for a tool that requires a permission.
-
-        The SDK would do it before it is known who calls, and reveal the tool: see ``sdk.hide_input_schemas``.
-        """
-        request = current_request.get().mcp_context
-        if request is None or request.request is None or request.protocol_version < _FIRST_WITH_PARAM_HEADERS:
-            return  # versions are dates
-        schema = self._input_schema(name)
-        if schema is None or (request.params or {}).get("name") != name:  # unknown, or called by another tool
-            return
-        if refused := validate_mcp_param_headers(schema, arguments, request.request.headers):
-            raise MCPError(refused.code, refused.message, refused.data)
 
     # Resources
 

@@ -129,6 +129,18 @@ def run(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
+def test_a_tool_with_a_preview_counts_once_for_both_runs(project: Project, mode: str) -> None:
+    async def work() -> None:
+        async with connected(project, mode, Person("accept", "accept")) as client:
+            assert await call(client, "once_an_hour") == (True, "renamed")
+            succeeded, told = await call(client, "once_an_hour")
+            assert not succeeded
+            assert told.startswith("once_an_hour: Too many calls: 1 per hour are allowed.")
+
+    run(work)
+
+
+@pytest.mark.parametrize("mode", MODES)
 def test_the_question_shows_each_change_and_yes_makes_exactly_these(project: Project, mode: str) -> None:
     person = Person("accept")
 

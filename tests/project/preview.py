@@ -37,6 +37,14 @@ def note(text: str) -> None:
         notes.write(f"{text}\n")
 
 
+@server.write_tool(confirm="Rename the chair?", preview=True, rate="1/h")
+def once_an_hour() -> str:
+    from tests.project.stock.models import Product
+
+    Product.objects.filter(name="Chair").update(name="Stool")
+    return "renamed"
+
+
 @server.write_tool(confirm="Cancel order {number}?", preview=True)
 def cancel_order(number: int) -> str:
     from tests.project.stock.models import Entry, Order, Product

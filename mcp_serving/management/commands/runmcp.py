@@ -206,8 +206,9 @@ class Command(BaseCommand):
             raise CommandError("With DEBUG off, ALLOWED_HOSTS must have the host names of this server; it is empty.")
         http_server = self._http_server(options)
         from mcp_serving import channel_layer
+        from mcp_serving.rate_limits import storage
 
-        if problem := channel_layer.problem():
+        if problem := channel_layer.problem() or (storage.problem() if getattr(mcp, "rates", None) else None):
             raise CommandError(problem)
         timeout = options["shutdown_timeout"]
         from mcp_serving.server import Server

@@ -1,0 +1,1 @@
+"""How many calls one caller may make in a time: at a handler, and at a tool."""

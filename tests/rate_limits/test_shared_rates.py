@@ -1,0 +1,133 @@
+"""Rates in real processes: over stdio, and shared between workers in Redis, which may fail."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import anyio
+import httpx2
+import pytest
+from mcp import Client
+from mcp.client.stdio import stdio_client
+
+from tests.support.asgi_servers import serving
+from tests.support.harness import DEADLINE, INITIALIZE, MANAGE, ROOT, Process, call, environment, parameters, wait_until
+from tests.support.private_redis import Redis
+from tests.support.raw_http import headers_of
+from tests.support.workers import Worker, started
+
+pytestmark = pytest.mark.process
+
+MODULE = "tests.project.rated_asgi"
+
+
+def settings(redis: Redis, **more: str) -> dict[str, str]:
+    given = {"SERVER": f"{MODULE}.server", "RATE_LIMIT_STORAGE": redis.url, **more}
+    return {"TEST_MCP_SERVING": json.dumps(given)}
+
+
+def post(worker: str, path: str = "/mcp", tool: str = "free", session: str | None = None) -> httpx2.Response:
+    message = call(1, tool, modern=session is None)
+    return httpx2.post(f"{worker}{path}", json=message, headers=headers_of(message, session), timeout=DEADLINE)
+
+
+def is_error(response: httpx2.Response) -> bool:
+    assert response.status_code == 200, response.text
+    return bool(response.json()["result"]["isError"])
+
+
+@pytest.fixture(scope="module")
+def workers(redis: Redis) -> Iterator[list[Worker]]:
+    with started("uvicorn", 2, redis, MODULE, env=settings(redis)) as workers:
+        yield workers
+
+
+def test_workers_share_the_count_of_a_handler_in_redis(workers: list[Worker]) -> None:
+    addresses = [worker.address for worker in workers] * 5
+    responses = [post(address) for address in addresses]
+    assert [each.status_code for each in responses] == [200] * 8 + [429] * 2
+    assert 3500 < int(responses[-1].headers["retry-after"]) <= 3600
+
+
+def test_a_relayed_call_counts_once_for_its_tool(workers: list[Worker]) -> None:
+    """Three calls are allowed. The session is in the first worker."""
+    home, away = (f"{worker.address}/tool" for worker in workers)
+    opened = httpx2.post(home, json=INITIALIZE, headers=headers_of(INITIALIZE))
+    session = opened.headers["mcp-session-id"]
+    assert [is_error(post(away, "", "rated", session)) for _ in range(4)] == [False, False, False, True]
+
+
+@pytest.mark.parametrize("counted", ["here", "away"])
+def test_a_relayed_request_counts_once_for_its_handler(counted: str, redis_of_its_own: Redis) -> None:
+    with started("uvicorn", 2, redis_of_its_own, MODULE, env=settings(redis_of_its_own)) as workers:
+        home, away = (f"{worker.address}/mcp" for worker in workers)
+        opened = httpx2.post(home, json=INITIALIZE, headers=headers_of(INITIALIZE))
+        session = opened.headers["mcp-session-id"]
+        urls = [away if counted == "away" else home] * 8
+        assert [post(url, "", "free", session).status_code for url in urls] == [200] * 7 + [429]
+
+
+@contextmanager
+def during_an_outage(redis: Redis, **more: str) -> Iterator[tuple[Process, str]]:
+    with serving("uvicorn", MODULE, env=settings(redis, **more)) as (process, address):
+        assert post(address).status_code == 200
+        redis.stop()
+        yield process, address
+
+
+def test_calls_pass_while_the_storage_is_unavailable_and_the_outage_is_logged_once(redis_of_its_own: Redis) -> None:
+    with during_an_outage(redis_of_its_own) as (process, address):
+        assert [post(address).status_code for _ in range(20)] == [200] * 20
+        assert not any(is_error(post(address, "/tool", "rated")) for _ in range(10))
+        assert process.errors.count("The storage of the rate limits cannot be used (ConnectionError: ") == 1
+        redis_of_its_own.start()
+        wait_until(lambda: post(address).status_code == 429, "the rate holds again")
+        assert process.errors.count("The storage of the rate limits can be used again.") == 1
+        assert "Traceback" not in process.errors
+
+
+def test_calls_are_refused_while_the_storage_is_unavailable_if_the_setting_says_so(redis_of_its_own: Redis) -> None:
+    with during_an_outage(redis_of_its_own, RATE_LIMIT_ON_OUTAGE="refuse") as (process, address):
+        told = "Calls cannot be counted now. Try again in 1 second."
+        for _ in range(5):
+            refused = post(address)
+            assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
+            assert refused.json()["error"]["message"] == told
+        assert told in post(address, "/tool", "rated").text
+        assert not is_error(post(address, "/tool", "free"))
+        assert process.errors.count("The storage of the rate limits cannot be used") == 1
+        redis_of_its_own.start()
+        wait_until(lambda: post(address).status_code == 200, "calls are served again")
+
+
+def test_the_rate_of_a_tool_holds_over_stdio() -> None:
+    async def work() -> None:
+        process = parameters("--server", f"{MODULE}.server")
+        with anyio.fail_after(DEADLINE):
+            async with Client(stdio_client(process)) as client:
+                errors = [(await client.call_tool("rated", {})).is_error for _ in range(4)]
+                assert errors == [False, False, False, True]
+                assert not (await client.call_tool("free", {})).is_error
+
+    anyio.run(work)
+
+
+def test_the_library_limits_is_imported_only_for_the_storage_that_a_setting_names() -> None:
+    code = f"import sys, {MODULE}; sys.exit('limits' in sys.modules)"
+    command = [sys.executable, "-c", code]
+    assert subprocess.run(command, env=environment(), cwd=ROOT, timeout=60, check=False).returncode == 0
+
+
+def test_runmcp_reports_a_storage_that_cannot_be_made_in_one_line() -> None:
+    env = environment(TEST_MCP_SERVING=json.dumps({"RATE_LIMIT_STORAGE": "reddis://127.0.0.1:1/0"}))
+    command = [*MANAGE, "runmcp", "--server", "tests.project.rated.server"]
+    ended = subprocess.run(
+        command, env=env, cwd=ROOT, timeout=60, check=False, capture_output=True, text=True, stdin=subprocess.DEVNULL
+    )
+    assert (ended.returncode, ended.stdout) == (1, "")
+    (line,) = ended.stderr.splitlines()
+    assert "MCP_SERVING['RATE_LIMIT_STORAGE'] names a storage 'reddis' that cannot be made" in line
