@@ -12,6 +12,7 @@ import pytest
 
 from tests.support import in_django  # sets Django up, for the tests that need no process
 from tests.support.harness import ROOT, Notes
+from tests.support.mariadb import MariaDB, running_mariadb
 from tests.support.markers import (
     pytest_collection_finish,
     pytest_configure_node,
@@ -90,6 +91,13 @@ def site(tmp_path_factory: pytest.TempPathFactory, users: None) -> Iterator[Acce
 def postgres() -> Iterator[PostgreSQL]:
     """A PostgreSQL that the tests start."""
     with running_postgresql() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def mariadb() -> Iterator[MariaDB]:
+    """A MariaDB that the tests start."""
+    with running_mariadb() as server:
         yield server
 
 

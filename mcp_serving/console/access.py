@@ -11,6 +11,7 @@ from asgiref.sync import iscoroutinefunction, sync_to_async
 from django.contrib.auth import get_permission_codename, get_user_model
 from django.contrib.auth.views import redirect_to_login
 from django.core.exceptions import PermissionDenied
+from django.db import connections, transaction
 from django.http import HttpRequest, HttpResponseBase
 from django.templatetags.static import static
 from django.utils.translation import gettext as _
@@ -41,6 +42,8 @@ def console_view(view: View) -> View:
         return response
 
     protected: View = never_cache(csrf_protect(guarded))
+    for alias in connections:  # with ATOMIC_REQUESTS, Django refuses other async views
+        transaction.non_atomic_requests(using=alias)(protected)
     return protected
 
 

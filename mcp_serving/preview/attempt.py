@@ -8,8 +8,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from django.apps import apps
 from django.core.exceptions import ImproperlyConfigured
 from django.db import DatabaseError, connections, transaction
+from django.db.backends.base.base import BaseDatabaseWrapper
 
 from mcp_serving import current_request
 from mcp_serving.preview.changes import Run, changes, digest
@@ -91,15 +93,32 @@ def check_transactions(tool: str) -> None:
     """Refuse databases that cannot roll back.
 
     Raises:
-        ImproperlyConfigured: names the tool and the database.
+        ImproperlyConfigured: names the tool, and the database or the tables.
     """
     for alias in _databases():
         try:
+            without = _tables_without_transactions(connections[alias])
             has_transactions = connections[alias].features.supports_transactions
         except DatabaseError:  # MySQL is asked for it, and may be down
             continue
-        if not has_transactions:
-            raise ImproperlyConfigured(
-                f"The tool {tool!r} has preview=True, but the database {alias!r} has no transactions and cannot roll a "
-                "preview back. Use an engine with transactions (InnoDB for MySQL), or remove preview=True."
-            )
+        if has_transactions and not without:
+            continue
+        tables = f"table {', '.join(map(repr, without))} of the " if has_transactions else ""
+        raise ImproperlyConfigured(
+            f"The tool {tool!r} has preview=True, but the {tables}database {alias!r} has no transactions and cannot "
+            "roll a preview back. Use an engine with transactions (InnoDB for MySQL), or remove preview=True."
+        )
+
+
+def _tables_without_transactions(connection: BaseDatabaseWrapper) -> list[str]:
+    """The tables of models that MySQL keeps in an engine without transactions, such as MyISAM."""
+    if connection.vendor != "mysql":
+        return []
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT table_name FROM information_schema.tables JOIN information_schema.engines USING (engine) "
+            "WHERE table_schema = DATABASE() AND transactions = 'NO'"
+        )
+        found = {name for (name,) in cursor.fetchall()}
+    models = apps.get_models(include_auto_created=True)
+    return sorted(found.intersection(each._meta.db_table for each in models))

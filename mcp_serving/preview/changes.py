@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
 from typing import Any, Literal
 
-from django.db.models import Field, Model
+from django.db.models import Field, FileField, Model
 
 from mcp_serving.conf import configuration
 from mcp_serving.preview.recording import LinkChange, Recording, Row, Table
@@ -138,7 +138,8 @@ def digest(recording: Recording, found: Changes, run: Run, mails: list[list[str]
     """A digest of all changes: equal for two runs that do the same.
 
     Values that differ by nature do not count: ``auto_now``, times that the run took from the clock, the primary keys
-    of new rows and references to them, masked values, and UUIDs that a default has made.
+    of new rows and references to them, masked values, UUIDs that a default has made, and files, whose names the
+    storage chooses.
     """
     new = {key: f"new row {number}" for number, key in enumerate(found.new)}
     described = [
@@ -149,9 +150,11 @@ def digest(recording: Recording, found: Changes, run: Run, mails: list[list[str]
             [
                 [each.field.name, *(_comparable(each, value, change, run, new) for value in (each.before, each.after))]
                 for each in change.fields
+                if not isinstance(each.field, FileField)
             ],
         ]
         for change in found.rows
+        if change.kind != "change" or not all(isinstance(each.field, FileField) for each in change.fields)
     ]
     links = sorted(
         [

@@ -18,7 +18,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 import sqlparse
 from django.db import connections
 from django.db.models import Model, Q, QuerySet
+from django.db.models.constants import OnConflict
 from django.db.models.sql import Query
+from django.db.transaction import TransactionManagementError
 
 if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper
@@ -32,7 +34,10 @@ _SQL_READ = 2000
 _BATCH = 500
 """Values in one ``IN (...)``: SQLite had a limit of 999."""
 
-_RAW_WRITES = {"INSERT", "UPDATE", "DELETE", "REPLACE", "MERGE", "TRUNCATE", "CREATE", "ALTER", "DROP"}
+_RAW_DDL = {"CREATE", "ALTER", "DROP", "TRUNCATE", "RENAME"}
+_RAW_WRITES = {"INSERT", "UPDATE", "DELETE", "REPLACE", "MERGE", "COPY", "LOAD", "CALL", "DO"} | _RAW_DDL
+_RAW_ENDS = {"COMMIT", "ROLLBACK", "BEGIN", "START", "END"}
+"""Statements of raw SQL that end the transaction or start another one, except ``ROLLBACK TO`` a savepoint."""
 
 Link: TypeAlias = "tuple[Any, Any]"
 """A row of an automatic many-to-many table: the primary keys of its two objects."""
@@ -74,14 +79,14 @@ class Recording:
     Attributes:
         rows: the first 200 rows that were written, in order.
         links: many-to-many links.
-        uncounted: rows beyond the first 200, as numbers for each table and kind of statement.
+        counted: rows beyond the first 200, as numbers for each table and kind of statement.
         raw: rows that raw SQL wrote, for each database, kind of statement and table; None: the number is unknown.
     """
 
     rows: dict[tuple[Table, Any], Row] = field(default_factory=dict)
     links: dict[tuple[Table, Link], LinkChange] = field(default_factory=dict)
     counted: Counter[tuple[Table, str]] = field(default_factory=Counter)
-    raw: Counter[tuple[str, str, str]] = field(default_factory=Counter)
+    raw: dict[tuple[str, str, str], int | None] = field(default_factory=dict)
 
 
 @contextmanager
@@ -102,6 +107,7 @@ class _Recorder:
     def __init__(self) -> None:
         self.result = Recording()
         self._in_orm_statement = False
+        self._rows_of_statement = 0
 
     @contextmanager
     def installed(self, connection: BaseDatabaseWrapper) -> Iterator[None]:
@@ -109,7 +115,7 @@ class _Recorder:
         compiler: Callable[[str], type] = connection.ops.compiler
         setattr(connection.ops, "compiler", lambda name: self._reporting(compiler(name)))  # noqa: B010 - one object's
         try:
-            with connection.execute_wrapper(self._raw_statement):
+            with connection.execute_wrapper(self._statement):
                 yield
         finally:
             delattr(connection.ops, "compiler")
@@ -139,13 +145,15 @@ class _Recorder:
             self._note_links(table, [_link_of(each) for each in query.objs])
             return self._executed(execute)
         if query.on_conflict:
-            self._note(table, "update", _replaced(table, query.objs[:MAX_ROWS], query.unique_fields))
+            self._note(table, "update", _conflicting(table, query.objs[:MAX_ROWS], query.unique_fields))
         returned = self._executed(execute)
         keys = list(_inserted_keys(query.objs, compiler.returning_fields, returned))
         for pk in keys:
             if pk is not None and len(self.result.rows) < MAX_ROWS:
                 self.result.rows.setdefault((table, pk), Row(table, pk, before=None))
         beyond = sum(pk is None or (table, pk) not in self.result.rows for pk in keys)
+        if query.on_conflict == OnConflict.IGNORE:
+            beyond = min(beyond, max(0, self._rows_of_statement))
         if beyond:
             self.result.counted[table, "insert"] += beyond
         return returned
@@ -158,9 +166,10 @@ class _Recorder:
         table = Table(compiler.using, query.model._meta.concrete_model)
         affected = _rows_of(query, compiler.using)
         instances = list(affected[: MAX_ROWS + 1])
+        changes_key = verb == "update" and any(each.primary_key for each, *_ in query.values)
         if table.model._meta.auto_created:
             self._note_links(table, [_link_of(each) for each in instances])
-        elif len(instances) > MAX_ROWS or len(self.result.rows) + len(instances) > MAX_ROWS:
+        elif changes_key or len(self.result.rows) + len(instances) > MAX_ROWS:
             self.result.counted[table, verb] += affected.count()
         else:
             self._note(table, verb, instances)
@@ -191,13 +200,28 @@ class _Recorder:
 
     # Raw SQL
 
-    def _raw_statement(self, execute: Callable[..., Any], sql: str, params: Any, many: bool, context: Any) -> Any:
+    def _statement(self, execute: Callable[..., Any], sql: Any, params: Any, many: bool, context: Any) -> Any:
+        """Every statement of the connection: those that the ORM has not made are raw SQL."""
+        cursor, connection = context["cursor"], context["connection"]
+        text = _text(sql, connection)
+        if self._in_orm_statement or text.lstrip("( \n\t")[:6].upper() == "SELECT":
+            result = execute(sql, params, many, context)
+            self._rows_of_statement = cursor.rowcount
+            return result
+        writes = [_kind_and_table(each) for each in sqlparse.parse(text[:_SQL_READ])]
+        for kind, _ in writes:
+            if kind in _RAW_ENDS or (kind in _RAW_DDL and not connection.features.can_rollback_ddl):
+                raise TransactionManagementError(
+                    f"{kind} ends the transaction, and a tool with preview=True runs in one on the database "
+                    f"{connection.alias!r}. Remove the statement, or preview=True."
+                )
         result = execute(sql, params, many, context)
-        if not self._in_orm_statement and sql.lstrip("( \n\t")[:6].upper() != "SELECT":
-            kind, table = _kind_and_table(sql)
+        for kind, table in writes:
             if kind in _RAW_WRITES:
-                rows = max(0, context["cursor"].rowcount)
-                self.result.raw[context["connection"].alias, kind.lower(), table] += rows
+                key = connection.alias, kind.lower(), table
+                known = len(writes) == 1 and kind not in _RAW_DDL and cursor.rowcount >= 0
+                before = self.result.raw.get(key, 0)
+                self.result.raw[key] = before + cursor.rowcount if known and before is not None else None
         return result
 
     # After the run
@@ -227,6 +251,7 @@ class _Recorder:
         return found
 
 
+_COMMENTS = (sqlparse.tokens.Comment.Single, sqlparse.tokens.Comment.Multiline)
 _COMPILERS = "django.db.models.sql.compiler"
 
 
@@ -240,11 +265,26 @@ def _rows_of(query: Any, using: str) -> QuerySet[Model]:
     return QuerySet(model=query.model, query=select, using=using)
 
 
-def _replaced(table: Table, objects: Sequence[Model], unique_fields: Sequence[Any]) -> QuerySet[Model]:
-    """The rows that an INSERT ... ON CONFLICT updates."""
-    fields = list(unique_fields) or [table.model._meta.pk]
-    same = [Q(**{each.attname: getattr(instance, each.attname) for each in fields}) for instance in objects]
-    return table.model._base_manager.using(table.database).filter(reduce(or_, same))
+def _conflicting(table: Table, objects: Sequence[Model], unique_fields: Sequence[Any]) -> QuerySet[Model]:
+    """The rows that an INSERT ... ON CONFLICT may find; without ``unique_fields``, by all unique fields."""
+    options = table.model._meta
+    if unique_fields:
+        names = [[each.name for each in unique_fields]]
+    else:
+        names = [[each.name] for each in options.local_concrete_fields if each.unique]
+        names += [
+            *(list(each.fields) for each in options.total_unique_constraints),
+            *map(list, options.unique_together),
+        ]
+    fields: Any = [[options.get_field(name) for name in each] for each in names]
+    found = [{each.attname: getattr(row, each.attname) for each in group} for row in objects for group in fields]
+    known = [Q(**values) for values in found if all(map(_is_known, values.values()))]
+    return table.model._base_manager.using(table.database).filter(reduce(or_, known, Q(pk__in=[])))
+
+
+def _is_known(value: Any) -> bool:
+    """Not NULL, and not computed by the database."""
+    return value is not None and not hasattr(value, "resolve_expression")
 
 
 def _inserted_keys(objects: Sequence[Model], returning: Sequence[Any] | None, rows: Sequence[Any]) -> Iterator[Any]:
@@ -256,8 +296,7 @@ def _inserted_keys(objects: Sequence[Model], returning: Sequence[Any] | None, ro
         if name in names and number < len(rows):
             yield rows[number][names.index(name)]
         else:
-            value = instance.pk
-            yield None if hasattr(value, "resolve_expression") else value
+            yield instance.pk if _is_known(instance.pk) else None
 
 
 def _ends(through: type[Model]) -> tuple[str, str]:
@@ -271,27 +310,36 @@ def _link_of(row: Model) -> Link:
     return getattr(row, first), getattr(row, second)
 
 
-def _kind_and_table(sql: str) -> tuple[str, str]:
-    """What a raw statement does, and to which table: ``("UPDATE", "shop_order")``."""
-    parsed: Any = sqlparse.parse(sql[:_SQL_READ])
-    if not parsed:
+def _text(sql: Any, connection: Any) -> str:
+    """A statement as text: psycopg takes its own objects, too."""
+    if isinstance(sql, str | bytes):
+        return sql if isinstance(sql, str) else sql.decode(errors="replace")
+    return str(sql.as_string(connection.connection) if hasattr(sql, "as_string") else sql)
+
+
+def _kind_and_table(statement: Any) -> tuple[str, str]:
+    """What a parsed statement does, and to which table: ``("UPDATE", "shop_order")``.
+
+    For ``WITH``, the statement that writes; for a transaction, its first keyword alone.
+    """
+    words = [each for each in statement.flatten() if not each.is_whitespace and each.ttype not in _COMMENTS]
+    first = words[0].normalized.upper().split()[0] if words else ""
+    if first == "ROLLBACK" and any(each.normalized.upper() == "TO" for each in words):  # a savepoint
         return "", ""
-    kind = str(parsed[0].get_type() or "")
-    if kind == "UNKNOWN":
-        first = parsed[0].token_first(skip_cm=True)
-        kind = first.normalized.upper() if first is not None else ""
-    return kind, _name_in(parsed[0])
-
-
-def _name_in(statement: Any) -> str:
-    """The table of a parsed statement: the first name after its verb, so not the name of a WITH clause."""
-    after_verb = False
-    for token in statement.flatten():
-        after_verb = (
-            after_verb
-            or token.ttype in (sqlparse.tokens.DML, sqlparse.tokens.DDL)
-            or (token.is_keyword and (token.normalized.upper() in _RAW_WRITES))
-        )
-        if after_verb and token.ttype in (sqlparse.tokens.Name, sqlparse.tokens.Literal.String.Symbol):
-            return str(token.value).strip('"`[]')
-    return ""
+    if first not in _RAW_WRITES and first != "WITH":
+        return first, ""
+    main = str(statement.get_type())
+    verb, name, previous = "", "", ""
+    for token in words:
+        word = token.normalized.upper().split()[0]
+        is_name = token.ttype in (sqlparse.tokens.Name, sqlparse.tokens.Literal.String.Symbol)
+        if not verb:
+            # Not the UPDATE of FOR UPDATE and FOR NO KEY UPDATE
+            if word in ({main} if main in _RAW_WRITES else _RAW_WRITES) and previous not in ("FOR", "KEY"):
+                verb = word
+        elif is_name and (not name or previous == "."):
+            name = str(token.value).strip('"`[]')  # without the schema
+        elif name and word != ".":
+            break
+        previous = word
+    return verb, name

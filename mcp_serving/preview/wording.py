@@ -14,12 +14,14 @@ from django.utils import formats, timezone
 from django.utils.text import Truncator
 from django.utils.translation import gettext, ngettext
 
+from mcp_serving.logs import escaped
 from mcp_serving.preview.changes import Changes, FieldChange, RowChange, ends
 from mcp_serving.preview.recording import LinkChange, Recording, Table
 
 MOST_LINES = 20
 """Lines of a preview. The other changes are counted."""
 
+_JOINERS = "\u200c\u200d"
 _VALUE_LENGTH = 80
 _LINE_LENGTH = 400
 _ALONE = 3
@@ -36,10 +38,15 @@ def lines(recording: Recording, changes: Changes, mails: list[list[str]]) -> lis
         *_counted(counted, recording),
         *_mails(mails),
     ]
-    shown = [Truncator(" ".join(each.split())).chars(_LINE_LENGTH) for each in found[:MOST_LINES]]
+    shown = [Truncator(_in_one_line(each)).chars(_LINE_LENGTH) for each in found[:MOST_LINES]]
     if (more := len(found) - MOST_LINES) > 0:
         shown[-1] = ngettext("and %(n)d more change", "and %(n)d more changes", more + 1) % {"n": more + 1}
     return shown
+
+
+def _in_one_line(text: str) -> str:
+    """A value must not look like another line, nor turn around the text after it. Joiners belong to some scripts."""
+    return "".join(each if each in _JOINERS else escaped(each) for each in " ".join(text.split()))
 
 
 def _connect(recording: Recording) -> None:
@@ -189,12 +196,13 @@ def _counted(counted: Counter[tuple[Table, str]], recording: Recording) -> Itera
             yield gettext("delete %(n)d %(name)s") % values
         else:
             yield gettext("add or remove %(n)d %(name)s") % values
-    for (_, verb, name), rows in recording.raw.items():
-        values = {"verb": verb.upper(), "name": name, "n": rows}
-        yield (
-            ngettext("SQL %(verb)s of table %(name)s: %(n)d row", "SQL %(verb)s of table %(name)s: %(n)d rows", rows)
-            % values
-        )
+    for (_, verb, name), count in recording.raw.items():
+        statement = f"{verb.upper()} {name}".rstrip()
+        if count is None:
+            yield gettext("SQL %(statement)s") % {"statement": statement}
+        else:
+            values = {"statement": statement, "n": count}
+            yield ngettext("SQL %(statement)s: %(n)d row", "SQL %(statement)s: %(n)d rows", count) % values
 
 
 def _mails(mails: list[list[str]]) -> Iterator[str]:

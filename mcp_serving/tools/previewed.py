@@ -11,6 +11,7 @@ import inspect
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from django.db import connections, transaction
 from django.utils.translation import gettext
 from mcp.server.mcpserver import Context
 from mcp.server.mcpserver.exceptions import ToolError
@@ -123,6 +124,8 @@ class _PreviewedTool:
 
     async def _attempt(self, arguments: dict[str, Any], expected: str | None = None) -> Attempt:
         run = functools.partial(attempt, self._function, expected=expected)
+        for alias in connections:  # an attempt has transactions of its own, with ATOMIC_REQUESTS too
+            transaction.non_atomic_requests(using=alias)(run)
         made: Attempt = await self._threads.call(run, **arguments)
         return made
 

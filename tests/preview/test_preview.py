@@ -1,4 +1,4 @@
-"""Previews over real processes, on SQLite and on PostgreSQL, in both protocol generations."""
+"""Previews over real processes, on SQLite, PostgreSQL and MariaDB, in both protocol generations."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from typing import Any
 
 import anyio
 import pytest
-from mcp import Client
+from mcp import Client, MCPError
 from mcp.client.context import ClientRequestContext
 from mcp_types import ElicitRequestParams, ElicitResult
 
-from tests.support.harness import DEADLINE, MANAGE, ROOT, environment, parameters
+from tests.support.harness import DEADLINE, MANAGE, ROOT, environment, parameters, serving_http
+from tests.support.mariadb import MariaDB
 from tests.support.postgres import PostgreSQL
 
 pytestmark = pytest.mark.process
@@ -24,7 +25,7 @@ MODES = ["auto", "legacy"]
 
 SEED = """
 from tests.project.stock.models import *
-for model in (Entry, Reservation, Order, Tag, Product, Account):
+for model in (Entry, Document, Reservation, Order, Tag, Product, Account):
     model.objects.all().delete()
 order = Order.objects.create(number=7)
 Order.objects.create(number=8)
@@ -32,6 +33,7 @@ for seat in ("A1", "A2", "A3", "A4"):
     Reservation.objects.create(order=order, seat=seat)
 Product.objects.create(name="Chair", stock=12)
 order.tags.add(Tag.objects.create(name="old"))
+Document.objects.create(title="Old plan")
 """
 
 
@@ -50,15 +52,20 @@ class Project:
         return [path.read_text() for path in self.mail.iterdir()] if self.mail.exists() else []
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
+DATABASES = ["sqlite", "postgres", "mariadb"]
+
+
+@pytest.fixture(params=DATABASES)
 def project(request: pytest.FixtureRequest, tmp_path: Path) -> Project:
-    if request.param == "sqlite":
+    return prepared(databases_of(request.param, request, tmp_path), tmp_path)
+
+
+def databases_of(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, dict[str, Any]]:
+    if kind == "sqlite":
         engine = {"ENGINE": "django.db.backends.sqlite3"}
-        databases = {name: {**engine, "NAME": str(tmp_path / name)} for name in ("default", "archive")}
-    else:
-        postgres: PostgreSQL = request.getfixturevalue("postgres")
-        databases = postgres.fresh_databases("default", "archive")
-    return prepared(databases, tmp_path)
+        return {name: {**engine, "NAME": str(tmp_path / name)} for name in ("default", "archive")}
+    server: PostgreSQL | MariaDB = request.getfixturevalue(kind)
+    return server.fresh_databases("default", "archive")
 
 
 def prepared(databases: dict[str, dict[str, Any]], tmp_path: Path) -> Project:
@@ -96,9 +103,12 @@ class Person:
 
 
 @asynccontextmanager
-async def connected(project: Project, mode: str, person: Person | None = None) -> AsyncIterator[Client]:
+async def connected(
+    project: Project, mode: str, person: Person | None = None, url: str | None = None
+) -> AsyncIterator[Client]:
+    """A client over stdio, or of the URL."""
     with anyio.fail_after(2 * DEADLINE):
-        async with Client(parameters(**project.env), mode=mode, elicitation_callback=person) as client:  # type: ignore[arg-type]
+        async with Client(url or parameters(**project.env), mode=mode, elicitation_callback=person) as client:  # type: ignore[arg-type]
             yield client
 
 
@@ -249,6 +259,45 @@ def test_a_database_without_transactions_is_refused_at_the_start_and_by_the_chec
         assert "Traceback" not in done.stderr
 
 
+def test_a_table_of_mysql_without_transactions_is_refused_at_the_start(tmp_path: Path, mariadb: MariaDB) -> None:
+    databases = mariadb.fresh_databases("default", "archive")
+    project = prepared(databases, tmp_path)
+    mariadb.execute("CREATE TABLE of_nobody (number int) ENGINE = MyISAM", databases["default"]["NAME"])
+    check = [*MANAGE, "check", "--deploy"]
+    done = subprocess.run(check, env=environment(**project.env), cwd=ROOT, capture_output=True, text=True)
+    assert "has no transactions" not in done.stderr
+    mariadb.execute("ALTER TABLE stock_account ENGINE = MyISAM", databases["default"]["NAME"])
+    for command in (["runmcp"], ["check", "--deploy"]):
+        done = subprocess.run(
+            [*MANAGE, *command], env=environment(**project.env), cwd=ROOT, capture_output=True, text=True, input=""
+        )
+        assert done.returncode != 0
+        expected = "'cancel_order' has preview=True, but the table 'stock_account' of the database 'default' has no"
+        assert expected in done.stderr
+        assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
+def test_with_atomic_requests_the_tool_is_committed_once_and_its_mail_leaves_afterwards(
+    kind: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    databases = databases_of(kind, request, tmp_path)
+    databases["default"]["ATOMIC_REQUESTS"] = True
+    project = prepared(databases, tmp_path)
+    person = Person("decline", "accept", "accept")
+
+    async def work() -> None:
+        async with connected(project, "auto", person) as client:
+            assert not (await call(client, "announce"))[0]
+            assert await call(client, "announce") == (True, "announced")
+            assert await call(client, "cancel_order", number=7) == (True, "cancelled 7, released 4")
+            assert (await state(client))["tags"] == ["announced", "old"]
+
+    run(work)
+    assert project.noted() == ["committed after 0 mails", "preview", "for good", "committed"]
+    assert len(project.mails()) == 1
+
+
 def test_a_serialization_failure_is_reported_and_nothing_is_repeated(tmp_path: Path, postgres: PostgreSQL) -> None:
     databases = postgres.fresh_databases("default", "archive")
     databases["default"]["OPTIONS"] = {"isolation_level": 4}  # psycopg's IsolationLevel.SERIALIZABLE
@@ -307,6 +356,125 @@ def test_many_to_many_changes_bulk_statements_and_raw_sql_are_shown(project: Pro
     run(work)
     tags, restock, orders = (question.splitlines()[2:] for question in person.questions)
     assert tags == ["- create tag: name new", "- remove tag old from order 7", "- add the new tag to order 7"]
-    assert restock == ["- create 2500 products", "- SQL UPDATE of table stock_product: 1 row"]
+    assert restock == ["- create 2500 products", "- SQL UPDATE stock_product: 1 row"]
     assert orders[0] == "- delete 4 reservations of order 7"
     assert sorted(orders[1:]) == ["- delete order 7", "- delete order 8"]
+
+
+LINES: dict[str, list[str]] = {
+    "f_expressions": ["change product Chair: stock 12 -> 11", "change order 7: number 7 -> 70"],
+    "update_or_create": ["change product Chair: stock 12 -> 3", "create product: name Lamp, stock 3"],
+    "upsert": ["change order 7: status Open -> Cancelled", "create order: number 9"],
+    "ignored_conflicts": ["create 1 order"],
+    "signals": ["change product Chair: stock 12 -> 13", "change tag old: name old -> renamed"],
+    "savepoints": ["create tag: name kept"],
+    "locked_rows": ["change product Chair: stock 12 -> 1"],
+    "through_a_model": ["create label: document Old plan, tag old, weight 3"],
+    "another_key": ["change 1 document"],
+    "async_orm": ["create tag: name async"],
+    "language_and_time_zone": ["change order 7: cancelled at (empty) -> 2. März 2026 05:00"],
+}
+
+
+def test_the_lines_describe_what_the_code_of_a_tool_does(project: Project) -> None:
+    person = Person(*["decline"] * (len(LINES) + 4))
+
+    async def work() -> None:
+        async with connected(project, "auto", person) as client:
+            for name in [*LINES, "soft_deletion", "softly_deleted", "odd_values", "raw_sql"]:
+                await call(client, "run_case", case=name)
+            assert await state(client) == BEFORE
+
+    run(work)
+    found = {each.splitlines()[0][4:-1]: [line[2:] for line in each.splitlines()[2:]] for each in person.questions}
+    soft, softly, odd, raw = (found.pop(name) for name in ("soft_deletion", "softly_deleted", "odd_values", "raw_sql"))
+    assert found == LINES
+    assert soft[0].startswith(
+        "create document: title Plan, data {'pages': [1, {'of': 'two'}]}, price 12.50, deleted at"
+    )
+    assert soft[1] == "SQL UPDATE stock_document: 1 row"
+    assert softly[0].startswith("change document Old plan: deleted at (empty) -> ")
+    assert odd[0].startswith(r"create document: title **b** <i>\x1b[31m This would - delete nothing \u202eend xxx")
+    assert odd[0].endswith("…")
+    assert odd[1].startswith("change document Old plan: data {} -> {'text': 'yyy")
+    assert len(odd[1]) < 200
+    assert raw[:2] == ["SQL INSERT stock_tag: 2 rows", "SQL UPDATE stock_product: 1 row"]
+    if "postgresql" in project.env["TEST_DATABASES"]:
+        assert raw[2:] == [
+            "SQL DELETE stock_reservation: 4 rows",
+            "SQL UPDATE stock_document: 1 row",
+            "SQL CREATE stock_new",
+        ]
+
+
+def test_a_tool_that_ends_its_transaction_fails_in_the_preview_and_nothing_remains(project: Project) -> None:
+    person = Person()
+    names = ["raw_commit", "raw_rollback", "django_commit", "autocommit", "closed_connection"]
+    refused = ["raw_commit", "raw_rollback"]
+    if "mysql" in project.env["TEST_DATABASES"]:
+        names.append("implicit_commit")
+        refused.append("implicit_commit")
+
+    async def work() -> None:
+        async with connected(project, "auto", person) as client:
+            for name in names:
+                done, text = await call(client, "run_case", case=name)
+                assert not done, name
+                if name in refused:
+                    assert "ends the transaction, and a tool with preview=True runs in one" in text
+            with pytest.raises(MCPError, match="Internal server error"):
+                await call(client, "run_case", case="exit_of_the_process")
+            assert await state(client) == BEFORE
+
+    run(work)
+    assert person.questions == []
+
+
+def test_thousands_of_rows_are_counted_created_and_deleted_by_a_cascade(project: Project) -> None:
+    person = Person("accept", "accept")
+
+    async def work() -> None:
+        async with connected(project, "auto", person) as client:
+            assert (await call(client, "run_case", case="bulk"))[0]
+            assert (await state(client))["reservations"] == 5004
+            assert (await call(client, "run_case", case="cascade"))[0]
+            assert (await state(client))["reservations"] == 4
+
+    run(work)
+    bulk, cascade = (question.splitlines()[2:] for question in person.questions)
+    assert bulk == ["- create 5000 reservations"]
+    assert sorted(cascade) == ["- delete 5000 reservations", "- delete order 8"]
+
+
+@pytest.mark.parametrize("name", ["save_file", "save_file_for_good"])
+def test_the_name_of_a_file_is_no_difference(tmp_path: Path, request: pytest.FixtureRequest, name: str) -> None:
+    project = prepared(databases_of("sqlite", request, tmp_path), tmp_path)
+    person = Person("accept")
+
+    async def work() -> None:
+        async with connected(project, "auto", person) as client:
+            assert (await call(client, "run_case", case=name))[0]
+
+    run(work)
+    assert "file (empty) -> plan" in person.questions[0] or name == "save_file_for_good"
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_over_http_the_question_shows_the_changes_and_yes_makes_them(
+    tmp_path: Path, request: pytest.FixtureRequest, mode: str
+) -> None:
+    project = prepared(databases_of("sqlite", request, tmp_path), tmp_path)
+    person = Person("decline", "accept")
+
+    async def work(url: str) -> None:
+        async with connected(project, mode, person, url) as client:
+            assert not (await call(client, "cancel_order", number=7))[0]
+            assert await state(client) == BEFORE
+            assert await call(client, "cancel_order", number=7) == (True, "cancelled 7, released 4")
+            assert (await state(client))["stock"] == {"Chair": 16}
+
+    with serving_http(env=project.env) as (_, address):
+        anyio.run(work, f"{address}/mcp")
+    for question in person.questions:
+        assert "- change product Chair: stock 12 -> 16" in question
+    assert project.noted() == ["preview", "preview", "for good", "committed"]

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from django.conf import settings
 from django.core.mail import send_mail
 from django.db import connection, transaction
 from django.utils import timezone
@@ -143,6 +145,25 @@ def conflict() -> str:
     return "changed"
 
 
+@server.write_tool(confirm="Run {case}?", preview=True)
+def run_case(case: str) -> str:
+    from tests.project.preview_cases import CASES
+
+    return str(CASES[case]())
+
+
+@server.write_tool(confirm="Announce?", preview=True)
+def announce() -> str:
+    """Sends mail, which leaves only after the commit."""
+    from tests.project.stock.models import Tag
+
+    Tag.objects.create(name="announced")
+    send_mail("News", "Hello", "shop@example.com", ["ann@example.com"])
+    folder = Path(settings.EMAIL_FILE_PATH)
+    transaction.on_commit(lambda: note(f"committed after {len(list(folder.glob('*.log')))} mails"))
+    return "announced"
+
+
 @server.read_tool()
 def state() -> dict[str, Any]:
     """The rows that the other tools change."""
@@ -157,6 +178,17 @@ def state() -> dict[str, Any]:
         "entries": Entry.objects.count(),
         "tags": sorted(each.name for each in Tag.objects.all()),
     }
+
+
+def build_daphne() -> Any:
+    from channels.routing import ProtocolTypeRouter, URLRouter
+    from daphne.server import Server
+
+    from mcp_serving import StreamableHTTPHandler
+
+    handler = StreamableHTTPHandler(server, public=True)
+    application = ProtocolTypeRouter({"http": URLRouter(handler.urlpatterns("mcp"))})
+    return Server(application=application, endpoints=json.loads(os.environ["TEST_ENDPOINTS"]))
 
 
 @server.tool()

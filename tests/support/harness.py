@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pwd
 import re
 import signal
 import socket
@@ -207,6 +208,19 @@ def wait_until(reached: Callable[[], Any], what: str, timeout: float = DEADLINE)
 def must_be_installed(missing: str) -> NoReturn:
     """End a test whose programs are missing: it is skipped only where they cannot be installed."""
     (pytest.skip if os.geteuid() != 0 else pytest.fail)(missing)
+
+
+def unprivileged(program: str, *names: str) -> dict[str, Any]:
+    """Options for a child process whose program refuses to run as root: the first of these users that exists."""
+    if os.geteuid() != 0:
+        return {}
+    for name in names:
+        try:
+            account = pwd.getpwnam(name)
+        except KeyError:
+            continue
+        return {"user": account.pw_uid, "group": account.pw_gid, "extra_groups": []}
+    raise AssertionError(f"{program} refuses to run as root, and there is no user {' or '.join(names)}.")
 
 
 class Notes:

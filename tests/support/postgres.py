@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import os
-import pwd
 import shutil
 import signal
 import subprocess
@@ -20,7 +19,7 @@ from typing import Any
 import anyio
 import psycopg
 
-from tests.support.harness import DEADLINE, must_be_installed, reserved_port
+from tests.support.harness import DEADLINE, must_be_installed, reserved_port, unprivileged
 
 LATCH = 4711
 """The advisory lock that holds up queries: see ``PostgreSQL.latched``."""
@@ -138,26 +137,13 @@ def _program(name: str) -> str | None:
     return shutil.which(name) or (str(installed[-1]) if installed else None)
 
 
-def _user() -> dict[str, Any]:
-    """Options for a child process: PostgreSQL refuses to run as root."""
-    if os.geteuid() != 0:
-        return {}
-    for name in ("postgres", "nobody"):
-        try:
-            account = pwd.getpwnam(name)
-        except KeyError:
-            continue
-        return {"user": account.pw_uid, "group": account.pw_gid, "extra_groups": []}
-    raise AssertionError("PostgreSQL refuses to run as root, and there is no user postgres or nobody.")
-
-
 @contextmanager
 def running_postgresql() -> Iterator[PostgreSQL]:
     """A fresh PostgreSQL; skips the test only where there is none and it cannot be installed."""
     initdb, server = _program("initdb"), _program("postgres")
     if initdb is None or server is None:
         must_be_installed("The programs of PostgreSQL are missing: apt-get install postgresql.")
-    user = _user()
+    user = unprivileged("PostgreSQL", "postgres", "nobody")
     folder = Path(tempfile.mkdtemp(prefix="mcp-serving-postgresql-"))
     try:
         if user:

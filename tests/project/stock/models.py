@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import uuid
+from typing import Any
 
 from django.db import models
+from django.utils import timezone
 
 
 class Tag(models.Model):
@@ -53,6 +55,41 @@ class Account(models.Model):
 
     def __str__(self) -> str:
         return self.name
+
+
+class NotDeleted(models.Manager["Document"]):
+    def get_queryset(self) -> models.QuerySet[Document]:
+        return super().get_queryset().filter(deleted_at=None)
+
+
+class Document(models.Model):
+    """Deleted softly; its labels have a model of their own."""
+
+    title = models.CharField(max_length=200, unique=True)
+    data = models.JSONField(default=dict)
+    file = models.FileField(blank=True)
+    price = models.DecimalField(max_digits=8, decimal_places=2, default=0)
+    deleted_at = models.DateTimeField(null=True, blank=True)
+    labels = models.ManyToManyField(Tag, through="Label")
+
+    objects = NotDeleted()
+
+    def __str__(self) -> str:
+        return self.title
+
+    def delete(self, *_: Any, **__: Any) -> tuple[int, dict[str, int]]:
+        self.deleted_at = timezone.now()
+        self.save()
+        return 1, {}
+
+
+class Label(models.Model):
+    document = models.ForeignKey(Document, on_delete=models.CASCADE)
+    tag = models.ForeignKey(Tag, on_delete=models.CASCADE)
+    weight = models.IntegerField()
+
+    def __str__(self) -> str:
+        return f"{self.tag} {self.weight}"
 
 
 class Entry(models.Model):
