@@ -4,6 +4,7 @@ python -m bench                 # all parts
 python -m bench --write         # and write docs/benchmarks.md with its plots
 python -m bench --quick         # a short run: does it work?
 python -m bench --only stdio    # some parts
+python -m bench --against HEAD~3    # the CPU time of calls now, against that of an earlier commit
 """
 
 from __future__ import annotations
@@ -12,8 +13,9 @@ import argparse
 import sys
 import time
 import traceback
+from functools import partial
 
-from bench import idle, mount, notifications, orm, preview, relay, report, shutdown, startup, stdio
+from bench import against, idle, mount, notifications, orm, preview, relay, report, shutdown, startup, stdio
 from bench.measuring import Effort, Results, machine
 
 PARTS = {
@@ -34,26 +36,31 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", choices=PARTS, metavar="PART", help=f"some of {', '.join(PARTS)}")
     parser.add_argument("--quick", action="store_true", help="a short run: does it work?")
     parser.add_argument("--write", action="store_true", help="write docs/benchmarks.md, with plots; needs all parts")
+    parser.add_argument("--against", metavar="COMMIT", help="compare calls with those of an earlier commit instead")
     options = parser.parse_args()
-    if options.write and options.only:
+    if options.write and (options.only or options.against):
         parser.error("--write needs all parts: the page is of one run.")
+    if options.only and options.against:
+        parser.error("--against has parts of its own.")
     if options.write:
         import matplotlib  # noqa: F401 - if it is missing, fail now and not in ten minutes
 
     effort = Effort(options.quick)
     results, failed, began = Results(), [], time.monotonic()
-    for name in options.only or PARTS:
+    parts = {"calls": partial(against.measure, options.against)} if options.against else PARTS
+    for name in options.only or parts:
         print(f"{name} ...", end=" ", file=sys.stderr, flush=True)
         started = time.monotonic()
         try:
-            results.add(PARTS[name](effort))
+            results.add(parts[name](effort))
         except Exception:
             traceback.print_exc()
             failed.append(name)
         print(f"{time.monotonic() - started:.0f} s", file=sys.stderr)
     minutes = (time.monotonic() - began) / 60
     report.show(results.rows)
-    print(f"\n{report.summary(results.rows)}\n{machine()} It took {minutes:.1f} minutes.")
+    summary = "" if options.against else f"{report.summary(results.rows)}\n"
+    print(f"\n{summary}{machine()} It took {minutes:.1f} minutes.")
     if failed:
         sys.exit(f"Failed: {', '.join(failed)}.")
     if options.write:

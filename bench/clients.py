@@ -11,11 +11,12 @@ import gc
 import json
 import re
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Self
 
+from bench.measuring import Effort, Promise, Row, cpu_seconds, in_turns, percentile, row
 from tests.support.harness import INITIALIZE, INITIALIZED
 from tests.support.raw_http import headers_of
 
@@ -131,10 +132,17 @@ class Turn:
 
     latencies: list[float]
     took: float
+    cpu: float
+    """Seconds of CPU time of the server's processes, for all calls of the turn."""
 
     @property
     def rate(self) -> float:
         return len(self.latencies) / self.took
+
+    @property
+    def cpu_microseconds(self) -> float:
+        """For one call."""
+        return self.cpu / len(self.latencies) * 1e6
 
 
 class Load:
@@ -143,20 +151,25 @@ class Load:
     Args:
         connections: each with the request that it repeats.
         expected: what every answer has to contain.
+        pids: the processes of the server.
     """
 
-    def __init__(self, connections: Sequence[tuple[Connection, bytes]], expected: bytes) -> None:
+    def __init__(self, connections: Sequence[tuple[Connection, bytes]], expected: bytes, pids: Sequence[int]) -> None:
         self._connections = connections
         self._expected = expected
+        self._pids = pids
 
     async def turn(self, requests: int) -> Turn:
         latencies: list[float] = []
         with _without_garbage_collection():
-            started = time.perf_counter()
+            cpu, started = self._cpu(), time.perf_counter()
             async with asyncio.timeout(ANSWER_SECONDS), asyncio.TaskGroup() as group:
                 for connection, request in self._connections:
                     group.create_task(self._repeat(connection, request, requests // len(self._connections), latencies))
-            return Turn(latencies, time.perf_counter() - started)
+            return Turn(latencies, time.perf_counter() - started, self._cpu() - cpu)
+
+    def _cpu(self) -> float:
+        return sum(cpu_seconds(pid) for pid in self._pids)
 
     async def _repeat(self, connection: Connection, request: bytes, times: int, latencies: list[float]) -> None:
         for _ in range(times):
@@ -165,6 +178,56 @@ class Load:
             latencies.append(time.perf_counter() - sent)
             if self._expected not in answer:
                 raise RuntimeError(f"not the answer: {answer!r}")
+
+
+async def rounds_of(
+    loads: dict[str, Load], requests: int, rounds: int, effort: Effort, least: int = 1
+) -> list[dict[str, Turn]]:
+    """The turns of all sides in so many rounds, after a warm-up.
+
+    Args:
+        loads: each side's.
+        requests: of each side in each round.
+        rounds: how many.
+        effort: whether fewer are enough.
+        least: fewer requests than these are never sent in a round.
+    """
+    requests = max(least, effort.number(requests))
+    for load in loads.values():
+        await load.turn(2 * requests)
+    return [
+        {side: await loads[side].turn(requests) for side in in_turns(loads, number)}
+        for number in range(effort.rounds(rounds))
+    ]
+
+
+def rows_of(
+    part: str,
+    case: str,
+    rounds: Sequence[dict[str, Turn]],
+    *,
+    ours: str = "ours",
+    theirs: str = "theirs",
+    promise: Promise | None = None,
+) -> list[Row]:
+    """The CPU time of a call, which is what is promised, and beside it the throughput and the slowest answers."""
+    units: dict[str, Callable[[Turn], float]] = {
+        "µs of CPU": lambda turn: turn.cpu_microseconds,
+        "calls/s": lambda turn: turn.rate,
+        "ms, p99": lambda turn: percentile(turn.latencies, 99) * 1000,
+    }
+    return [
+        row(
+            part,
+            case,
+            [{side: value(turn) for side, turn in each.items()} for each in rounds],
+            unit,
+            ours=ours,
+            theirs=theirs,
+            promise=promise if unit == "µs of CPU" else None,
+        )
+        for unit, value in units.items()
+    ]
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""The cost of idle sessions and streams: memory, and slower calls of other clients.
+"""The cost of idle sessions and streams: memory, and the CPU time of other clients' calls.
 
     python -m bench.idle
 
@@ -11,18 +11,27 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 
-from bench.clients import Connection, Load, open_connections, open_session, post, request_bytes
-from bench.measuring import Effort, Promise, Results, Row, allow_descriptors, in_turns, resident_memory, row
+from bench.clients import (
+    Connection,
+    Load,
+    open_connections,
+    open_session,
+    post,
+    request_bytes,
+    rounds_of,
+    rows_of,
+)
+from bench.measuring import Effort, Promise, Ratio, Results, Row, allow_descriptors, resident_memory
 from bench.servers import Served, serving
 from tests.support.harness import call
 from tests.support.http_client import listen
 from tests.support.raw_http import headers_of
 
 LEVELS = (1, 1_000, 5_000)
-ROUNDS = 9
-REQUESTS = 320
+ROUNDS = 25
+REQUESTS = 160
 AT_ONCE = 16
-SPEED = Promise(0.9)
+PROMISE = Promise(1.05, at_most=True)
 SPARE_DESCRIPTORS = 200
 MOST_SUBSCRIPTIONS = 1_024
 """The limit of the SDK."""
@@ -51,7 +60,8 @@ async def _sessions(levels: tuple[int, ...], effort: Effort) -> Results:
             for side, peer in peers.items():
                 idle[side][level] = peer.grown()
             if level > 1:
-                results.rows += [await _speed(one, peers["ours"], level, modern, effort) for modern in (False, True)]
+                for modern in (False, True):
+                    results.rows += await _calls(one, peers["ours"], level, modern, effort)
         results.add(_memory("idle session", idle))
         for peer in peers.values():
             peer.begin_anew()
@@ -81,18 +91,12 @@ async def _subscriptions(levels: list[int]) -> Results:
         return _memory("open subscriptions/listen of 2026-07-28", grown)
 
 
-async def _speed(one: Peer, many: Peer, level: int, modern: bool, effort: Effort) -> Row:
-    """Calls a second with so many idle sessions, against the same kind of process with one session."""
+async def _calls(one: Peer, many: Peer, level: int, modern: bool, effort: Effort) -> list[Row]:
+    """Calls next to so many idle sessions, against the same kind of process with one session."""
     loads = {"ours": await many.load(modern), "theirs": await one.load(modern)}
-    number = effort.number(REQUESTS)
-    for load in loads.values():
-        await load.turn(max(AT_ONCE, number // 2))  # warm-up
-    rounds = [
-        {side: (await loads[side].turn(number)).rate for side in in_turns(loads, round_number)}
-        for round_number in range(effort.rounds(ROUNDS))
-    ]
+    rounds = await rounds_of(loads, REQUESTS, ROUNDS, effort, AT_ONCE)
     calls = "calls of 2026-07-28" if modern else "calls in sessions"
-    return row("idle sessions", f"{calls} with {level:,} open, against with 1", rounds, "calls/s", promise=SPEED)
+    return rows_of("idle sessions", f"{calls} with {level:,} open, against with 1", rounds, promise=PROMISE)
 
 
 def _memory(what: str, grown: dict[str, dict[int, int]]) -> Results:
@@ -100,7 +104,7 @@ def _memory(what: str, grown: dict[str, dict[int, int]]) -> Results:
         Row(
             "memory",
             f"each {what}, at {level:,}",
-            ratio=grown["ours"][level] / grown["theirs"][level] if grown["theirs"][level] > 0 else None,
+            ratio=Ratio.of([grown["ours"][level] / grown["theirs"][level]]) if grown["theirs"][level] > 0 else None,
             ours=grown["ours"][level] / level / 1000,
             theirs=grown["theirs"][level] / level / 1000,
             unit="kB",
@@ -141,7 +145,7 @@ class Peer:
             ]
         modern_request = post(call(1, "echo", modern=True, text="round trip"))
         requests = [modern_request] * AT_ONCE if modern else self._requests
-        return Load(list(zip(self._calling, requests, strict=True)), b"round trip")
+        return Load(list(zip(self._calling, requests, strict=True)), b"round trip", [self._served.process.pid])
 
     async def open_sessions(self, number: int) -> None:
         """Open so many idle sessions."""

@@ -16,7 +16,7 @@ from contextlib import ExitStack
 from typing import Any
 
 from bench.clients import ANSWER_SECONDS, Connection, open_connections, post
-from bench.measuring import Effort, Results, Row, allow_descriptors, in_turns, percentile, row
+from bench.measuring import Effort, Ratio, Results, Row, allow_descriptors, in_turns, percentile, row
 from bench.relay import ENVIRONMENT
 from tests.support.harness import MODERN_META, Process, environment, running
 from tests.support.private_redis import running_redis
@@ -71,7 +71,7 @@ async def _measure(sides: dict[str, tuple[list[str], Process]], effort: Effort) 
             Row(
                 "notifications",
                 f"{case}: one notification, until the last has it, p50",
-                late["ours"] / late["theirs"],
+                Ratio.of([late["ours"] / late["theirs"]]),
                 late["ours"],
                 late["theirs"],
                 "ms",

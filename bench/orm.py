@@ -1,4 +1,4 @@
-"""Requests a second of a sync tool with one query, against a Django view with the same query.
+"""The CPU time of a sync tool with one query, against a Django view with the same query.
 
     python -m bench.orm
 
@@ -10,17 +10,17 @@ from __future__ import annotations
 import asyncio
 import json
 
-from bench.clients import Connection, Load, get, post
-from bench.measuring import Effort, Promise, Results, in_turns, row
+from bench.clients import Connection, Load, get, post, rounds_of, rows_of
+from bench.measuring import Effort, Promise, Results
 from bench.servers import typed
 from tests.support.harness import MANAGE, call, serving_http
 from tests.support.postgres import PostgreSQL, running_postgresql
 
-ROUNDS = 11
-CALLS = 160
+ROUNDS = 25
+CALLS = 64
 AT_ONCE = (1, 16)
 MAX_AGES = (0, 60)
-PROMISE = Promise(1.0)
+PROMISE = Promise(1.0, at_most=True)
 REQUESTS = {"ours": post(call(1, "tool", modern=True)), "theirs": get("/view/")}
 
 
@@ -40,25 +40,20 @@ def _measure(postgres: PostgreSQL, max_age: int, effort: Effort) -> Results:
         ),
         "TEST_DEBUG": "0",  # with DEBUG, Django stores every query
     }
-    with serving_http(env=env) as (_, address):
-        return asyncio.run(_compare(address, max_age, effort))
+    with serving_http(env=env) as (process, address):
+        return asyncio.run(_compare(process.pid, address, max_age, effort))
 
 
-async def _compare(address: str, max_age: int, effort: Effort) -> Results:
-    results, calls = Results(), effort.number(CALLS)
+async def _compare(pid: int, address: str, max_age: int, effort: Effort) -> Results:
+    results = Results()
     for at_once in AT_ONCE:
         connections = [await Connection.open(address) for _ in range(at_once)]
-        loads = {side: Load([(each, REQUESTS[side]) for each in connections], b"the one") for side in REQUESTS}
-        for load in loads.values():
-            await load.turn(calls)  # warm-up
-        rounds = [
-            {side: (await loads[side].turn(calls)).rate for side in in_turns(loads, number)}
-            for number in range(effort.rounds(ROUNDS))
-        ]
+        loads = {side: Load([(each, REQUESTS[side]) for each in connections], b"the one", [pid]) for side in REQUESTS}
+        rounds = await rounds_of(loads, CALLS, ROUNDS, effort, at_once)
         for connection in connections:
             connection.close()
         case = f"CONN_MAX_AGE={max_age}, {at_once} at once"
-        results.rows.append(row("sync tool, one query", case, rounds, "/s", promise=PROMISE))
+        results.rows += rows_of("sync tool, one query", case, rounds, promise=PROMISE)
     return results
 
 

@@ -8,7 +8,8 @@ from typing import Any
 from bench.measuring import Results, percentile
 
 CAPTIONS = {
-    "ratios": "Every promised ratio, with its promise as a mark. Green: kept. Brown: missed.",
+    "ratios": "Every promised ratio with its interval, and its promise as a mark. Green: kept. Brown: missed. "
+    "Grey: undecided.",
     "latency": "The time of calls, and the share of calls that need less: JSON, 2026-07-28, 16 at once.",
     "memory": "The memory by which a process grows with idle sessions and open streams.",
     "shutdown": "The time from the last answer to the end of the process.",
@@ -17,6 +18,7 @@ CAPTIONS = {
 
 _COLORS = {"ours": "#0b6e4f", "theirs": "#b0632c"}
 """They differ in grey too."""
+_VERDICTS = {"kept": _COLORS["ours"], "missed": _COLORS["theirs"], "undecided": "#9a9a9a"}
 
 
 def draw(results: Results, folder: Path) -> None:
@@ -44,12 +46,14 @@ def _figure(columns: int = 1, height: float = 3.2) -> tuple[Any, Any]:
 
 
 def _ratios(results: Results) -> Any:
-    rows = [row for row in results.rows if row.promise is not None and row.ratio is not None][::-1]
+    rows = [(row, row.promise, row.ratio) for row in results.rows if row.promise is not None and row.ratio is not None]
+    rows.reverse()
     figure, axes = _figure(height=0.6 + 0.21 * len(rows))
-    for place, row in enumerate(rows):
-        axes.barh(place, row.ratio, color=_COLORS["ours" if row.verdict == "kept" else "theirs"], height=0.7)
-        axes.plot([row.promise.ratio] * 2, [place - 0.45, place + 0.45], color="black", linewidth=1.5)
-    axes.set_yticks(range(len(rows)), [f"{row.part}: {row.case} ({row.promise})" for row in rows], fontsize=7)
+    for place, (row, promise, ratio) in enumerate(rows):
+        low, high = ratio.median - ratio.low, min(ratio.high, 10) - ratio.median
+        axes.barh(place, ratio.median, xerr=[[low], [high]], color=_VERDICTS[row.verdict], height=0.7, ecolor="#555555")
+        axes.plot([promise.ratio] * 2, [place - 0.45, place + 0.45], color="black", linewidth=1.5)
+    axes.set_yticks(range(len(rows)), [f"{row.part}: {row.case} ({promise})" for row, promise, _ in rows], fontsize=7)
     axes.set_ylim(-0.7, len(rows) - 0.3)
     axes.axvline(1, color="grey", linewidth=0.5)
     axes.set_xlabel("ours / theirs")

@@ -75,7 +75,7 @@ async def _compare(pid: int, address: str, effort: Effort) -> Results:
             {side: await turn(sides[side]) for side in in_turns(sides, number)}
             for number in range(effort.rounds(ROUNDS))
         ]
-    return Results([row("write tool, confirmed", "with a preview, against without", rounds, "ms CPU")])
+    return Results([row("write tool, confirmed", "with a preview, against without", rounds, "ms of CPU")])
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import groupby
 
@@ -19,7 +20,7 @@ HEADINGS = ("ratio", "promised", "", "ours", "theirs", "unit", "what")
 
 def cells(row: Row) -> tuple[str, ...]:
     return (
-        "" if row.ratio is None else f"{row.ratio:.2f}",
+        "" if row.ratio is None else str(row.ratio),
         "" if row.promise is None else str(row.promise),
         row.verdict,
         _number(row.ours),
@@ -47,8 +48,9 @@ def show(rows: Iterable[Row]) -> None:
 
 def summary(rows: Sequence[Row]) -> str:
     promised = [row for row in rows if row.verdict]
-    missed = [row for row in promised if row.verdict == "missed"]
-    return f"{len(promised) - len(missed)} of {len(promised)} promised ratios are kept."
+    verdicts = Counter(row.verdict for row in promised)
+    undecided = f" {verdicts['undecided']} are undecided." if verdicts["undecided"] else ""
+    return f"{verdicts['kept']} of {len(promised)} promised ratios are kept.{undecided}"
 
 
 def document(results: Results, effort: Effort, minutes: float) -> str:
@@ -88,8 +90,8 @@ PostgreSQL.""",
     "stdio": """\
 `runmcp`, against the SDK's `run("stdio")` with the same server.""",
     "start": """\
-The time from the start of a server to its first answer, against a Python that sets up Django with the same settings and
-imports the SDK's server class. Also the time of `manage.py check` with and without the app.""",
+The CPU time from the start of a server to its first answer, against a Python that sets up Django with the same settings
+and imports the SDK's server class. Also the CPU time of `manage.py check` with and without the app.""",
     "memory": """\
 The memory by which the process grows for each session or stream, against the SDK's application on Daphne.""",
     "idle sessions": """\
@@ -114,13 +116,16 @@ TEMPLATE = """\
 
 {machine} It took {minutes} minutes.{quick}
 
-Look at the ratios. The absolute figures depend on the machine. A ratio is ours divided by theirs. For times and
-memory, a smaller ratio is better.
+Look at the ratios of CPU time. A ratio is ours divided by theirs. For times and memory, a smaller ratio is better.
+The CPU time of a call is that of all threads and child processes of the server. It does not depend on what else the
+machine does, as throughput and latency do. So a ratio of CPU time can be promised.
 
 Both sides of a ratio run at the same time, as processes of their own. They are measured in turns, and one waits while
-the other is measured. The side that is first in one round is last in the next. Each round gives one ratio. The table
-shows the median of these ratios, and the median of each side. The client is a process of its own. It prepares its
-requests in advance, measures the time of each answer, and checks each answer. Nothing is measured inside of a server.
+the other is measured. The side that is first in one round is last in the next. There are many short rounds, and each
+gives one ratio. The table shows the median of these ratios, the interval in which the true median lies with a
+probability of 95 %, and the median of each side. If the promise is within the interval, the result is *undecided*. The
+client is a process of its own. It prepares its requests in advance, measures the time of each answer, and checks each
+answer. Nothing is measured inside of a server.
 
 {plots}
 {sections}

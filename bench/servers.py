@@ -10,8 +10,9 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
-from tests.support.harness import DEADLINE, MANAGE, Process, environment, reserved_port, running, tcp, wait_until
+from tests.support.harness import DEADLINE, MANAGE, ROOT, Process, environment, reserved_port, running, tcp, wait_until
 
 WEB_SERVERS = ("Daphne", "uvicorn")
 
@@ -33,13 +34,13 @@ class Served:
 
 
 @contextmanager
-def serving(web_server: str, side: str, *, json_response: bool = False) -> Iterator[Served]:
-    """A process that serves one side, once it listens."""
+def serving(web_server: str, side: str, *, json_response: bool = False, folder: Path = ROOT) -> Iterator[Served]:
+    """A process that serves one side, once it listens. It imports the package from ``folder``."""
     with reserved_port() as port:
         command, changes = _command(web_server, side, port)
         changes |= {"BENCH_JSON": str(int(json_response)), "BENCH_CLASS": "ours" if side == "django" else "sdk"}
         env = environment(TEST_DEBUG="0", **changes)
-        with running(command, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL) as process:
+        with running(command, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, cwd=folder) as process:
             wait_until(lambda: _listens(port, process), f"{shlex.join(command)} listens", DEADLINE)
             yield Served(process, f"http://127.0.0.1:{port}", typed(command, port))
 

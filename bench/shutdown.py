@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from bench.clients import Connection, open_connections, post
-from bench.measuring import Effort, Results, Row, allow_descriptors
+from bench.measuring import Effort, Ratio, Results, Row, allow_descriptors
 from bench.servers import serving
 from tests.support.harness import Process, call
 
@@ -56,7 +56,7 @@ def measure(effort: Effort) -> Results:
             Row(
                 "shutdown",
                 f"{calls}: last answer to exit, against uvicorn",
-                took["runmcp"][number] / took["uvicorn"][number],
+                Ratio.of([took["runmcp"][number] / took["uvicorn"][number]]),
                 took["runmcp"][number],
                 took["uvicorn"][number],
                 "s",

@@ -1,4 +1,4 @@
-"""Round trips a second over stdio: ``runmcp``, against the SDK's own ``run("stdio")``.
+"""Round trips over stdio, for each second of CPU time: ``runmcp``, against the SDK's own ``run("stdio")``.
 
     python -m bench.stdio
 
@@ -14,10 +14,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import Any
 
-from bench.measuring import Effort, Promise, Results, in_turns, row
+from bench.measuring import Effort, Promise, Results, cpu_seconds, in_turns, row
 from bench.servers import typed
 from tests.support.harness import INITIALIZE, INITIALIZED, MANAGE, ROOT, call, environment
 
@@ -27,8 +28,11 @@ COMMANDS = {
 }
 DEPTHS = {1: Promise(1.5), 16: Promise(2.0)}
 """Requests in flight at once, and the ratio that is promised."""
-ROUNDS = 9
-CALLS = 1_500
+ROUNDS = 25
+CALLS = 400
+
+
+CPU = "calls/s of CPU"
 
 
 def line_of(message: dict[str, Any]) -> bytes:
@@ -41,39 +45,45 @@ class Peer:
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         assert process.stdin is not None
         assert process.stdout is not None
+        self._pid = process.pid
         self._to, self._from = process.stdin.fileno(), process.stdout.fileno()
-        self._request = line_of(call(1, "immediate", text="round trip"))
         os.write(self._to, line_of(INITIALIZE))
         self._answers()
         os.write(self._to, line_of(INITIALIZED))
 
-    def round_trips_a_second(self, depth: int, calls: int) -> float:
-        started = time.perf_counter()
-        os.write(self._to, self._request * depth)
+    def turn(self, depth: int, calls: int) -> dict[str, float]:
+        """The round trips for a second of CPU time, and for a second."""
+        # No two requests in flight have the same id: the second one would be refused.
+        requests = [line_of(call(number, "immediate", text="round trip")) for number in range(calls)]
+        cpu, started = cpu_seconds(self._pid), time.perf_counter()
+        os.write(self._to, b"".join(requests[:depth]))
         sent, answered = depth, 0
         while answered < calls:
             new = self._answers()
             answered += new
-            more = min(new, calls - sent)
-            if more:
-                os.write(self._to, self._request * more)
-                sent += more
-        return calls / (time.perf_counter() - started)
+            if sent < calls:
+                os.write(self._to, b"".join(requests[sent : sent + new]))
+                sent += new
+        took = time.perf_counter() - started
+        return {CPU: calls / (cpu_seconds(self._pid) - cpu), "calls/s": calls / took}
 
     def _answers(self) -> int:
         """Wait for answers; return their number."""
         data = os.read(self._from, 65536)
         if not data:
             raise RuntimeError("the server has closed its standard output")
-        return data.count(b"\n")
+        lines = data.count(b"\n")
+        if b'"error"' in data or b'"isError":true' in data:
+            raise RuntimeError(f"not the answer: {data!r}")
+        return lines
 
 
 @contextmanager
-def serving(command: list[str]) -> Iterator[Peer]:
+def serving(command: list[str], folder: Path) -> Iterator[Peer]:
     with subprocess.Popen(
         command,
         env=environment(),
-        cwd=ROOT,
+        cwd=folder,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
@@ -82,19 +92,28 @@ def serving(command: list[str]) -> Iterator[Peer]:
 
 
 def measure(effort: Effort) -> Results:
-    results = Results(commands=[typed(command) for command in COMMANDS.values()])
+    return compare({side: (command, ROOT) for side, command in COMMANDS.items()}, effort)
+
+
+def compare(sides: dict[str, tuple[list[str], Path]], effort: Effort, *, promised: bool = True) -> Results:
+    """Measure two commands, each in its working directory."""
+    results = Results(commands=[typed(command) for command, _ in sides.values()])
     calls = effort.number(CALLS)
-    with serving(COMMANDS["ours"]) as ours, serving(COMMANDS["theirs"]) as theirs:
-        peers = {"ours": ours, "theirs": theirs}
+    with ExitStack() as stack:
+        peers = {side: stack.enter_context(serving(*started)) for side, started in sides.items()}
         for peer in peers.values():
-            peer.round_trips_a_second(16, calls)  # warm-up
+            peer.turn(16, 4 * calls)  # warm-up
         for depth, promise in DEPTHS.items():
             rounds = [
-                {side: peers[side].round_trips_a_second(depth, calls) for side in in_turns(peers, number)}
+                {side: peers[side].turn(depth, calls) for side in in_turns(peers, number)}
                 for number in range(effort.rounds(ROUNDS))
             ]
             case = "one call at a time" if depth == 1 else f"{depth} calls at once"
-            results.rows.append(row("stdio", case, rounds, "calls/s", promise=promise))
+            for unit in (CPU, "calls/s"):
+                values = [{side: turn[unit] for side, turn in each.items()} for each in rounds]
+                results.rows.append(
+                    row("stdio", case, values, unit, promise=promise if promised and unit == CPU else None)
+                )
     return results
 
 

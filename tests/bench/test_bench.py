@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import subprocess
 import sys
 
@@ -9,7 +10,7 @@ import pytest
 
 from bench import report
 from bench.__main__ import PARTS
-from bench.measuring import Effort, Promise, Results, Row, in_turns, row
+from bench.measuring import Effort, Promise, Ratio, Results, Row, cpu_seconds, in_turns, row
 from bench.plots import CAPTIONS
 from tests.support.documents import links
 from tests.support.harness import ROOT
@@ -23,20 +24,25 @@ def bench(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 LINES = {
-    "mount": ("mount, uvicorn: JSON, 2025-11-25, p99", "mount, Daphne: SSE, 2026-07-28", "against hello", "≥ 0.95"),
-    "orm": ("sync tool, one query: CONN_MAX_AGE=60, 16 at once", "≥ 1"),
+    "mount": (
+        "ms, p99  mount, uvicorn: JSON, 2025-11-25",
+        "µs of CPU  mount, Daphne: SSE, 2026-07-28",
+        "against hello",
+        "≤ 1.08",
+    ),
+    "orm": ("sync tool, one query: CONN_MAX_AGE=60, 16 at once", "≤ 1"),
     "preview": ("write tool, confirmed: with a preview, against without",),
     "stdio": ("stdio: 16 calls at once", "≥ 1.5", "of 2 promised ratios are kept"),
-    "start": ("runmcp to its first tools/list", "check with the app, against without", "≤ 1.05"),
+    "start": ("runmcp to its first tools/list", "check with the app, against without", "s of CPU", "≤ 1.05"),
     "idle": (
         "each idle session, at 500",
         "each open stream of a session, at 500",
         "calls of 2026-07-28 with 500",
-        "≥ 0.9",
+        "≤ 1.05",
     ),
     "shutdown": ("100 calls in flight: lost", "last answer to exit, against uvicorn"),
     "relay": (
-        "relay: 2 workers, pubsub: round robin, against sticky, p99",
+        "ms, p99  relay: 2 workers, pubsub: round robin, against sticky",
         "2 workers, pubsub: every call relayed, against local",
         "messages  relay: one call at a time, pubsub, relayed, against local: each call",
     ),
@@ -79,10 +85,60 @@ def test_the_page_is_written_from_all_parts_only() -> None:
     assert "--write needs all parts" in done.stderr
 
 
+@pytest.mark.process
+def test_two_commits_are_compared() -> None:
+    done = bench("--quick", "--against", "HEAD")
+    assert done.returncode == 0, done.stderr
+    for line in ("µs of CPU  mount, uvicorn: JSON, 2025-11-25", "calls/s of CPU  stdio: 16 calls at once"):
+        assert line in done.stdout
+    unknown = bench("--against", "no-such-commit")
+    assert unknown.returncode == 1
+    assert (
+        unknown.stderr.strip() == "calls ... --against no-such-commit: fatal: not a valid object name: no-such-commit"
+    )
+
+
 def test_a_ratio_is_taken_within_each_round_and_its_median_shown() -> None:
     rounds = [{"ours": 10.0, "theirs": 5.0}, {"ours": 90.0, "theirs": 30.0}, {"ours": 4.0, "theirs": 4.0}]
-    found = row("a part", "a case", rounds, "calls/s", promise=Promise(2.5))
-    assert (found.ratio, found.ours, found.theirs, found.verdict) == (2.0, 10.0, 5.0, "missed")
+    found = row("a part", "a case", rounds, "calls/s")
+    assert found.ratio is not None
+    assert (found.ratio.median, found.ours, found.theirs) == (2.0, 10.0, 5.0)
+
+
+@pytest.mark.parametrize(
+    ("number", "interval"),
+    [(1, (0, math.inf)), (5, (0, math.inf)), (6, (1, 6)), (9, (2, 8)), (25, (8, 18)), (31, (10, 22))],
+)
+def test_the_interval_of_a_ratio_is_that_of_the_binomial_distribution(
+    number: int, interval: tuple[float, float]
+) -> None:
+    found = Ratio.of([float(value) for value in range(number, 0, -1)])
+    assert (found.low, found.high) == interval
+    assert found.median == (number + 1) / 2
+
+
+@pytest.mark.parametrize(
+    ("promise", "verdict"), [(Promise(0.9), "kept"), (Promise(1.3), "missed"), (Promise(1.1), "undecided")]
+)
+def test_a_promise_within_the_interval_is_undecided(promise: Promise, verdict: str) -> None:
+    assert Row("a part", "a case", Ratio(1.1, 1.0, 1.2), 11, 10, "calls/s", promise).verdict == verdict
+
+
+@pytest.mark.process
+def test_the_cpu_time_of_a_process_is_that_of_its_threads_and_child_processes_too() -> None:
+    script = (
+        "import subprocess, sys, threading, time\n"
+        "def work():\n"
+        "    while time.thread_time() < 0.3: pass\n"
+        "thread = threading.Thread(target=work); thread.start(); thread.join()\n"
+        "child = 'import time\\nwhile time.process_time() < 0.3: pass\\nprint(flush=True); input()'\n"
+        "subprocess.run([sys.executable, '-c', child])\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        assert 0.6 <= cpu_seconds(process.pid) < 5
+        process.communicate(b"\n")
 
 
 def test_a_promise_of_at_most_is_kept_by_less() -> None:
@@ -96,12 +152,12 @@ def test_who_is_first_in_one_round_is_last_in_the_next() -> None:
 
 def test_the_page_has_a_section_with_its_table_for_each_part() -> None:
     rows = [
-        Row("stdio", "one call at a time", 2.5, 5000.0, 2000.0, "calls/s", Promise(1.5)),
+        Row("stdio", "one call at a time", Ratio(2.5, 2.4, 2.6), 5000.0, 2000.0, "calls/s", Promise(1.5)),
         Row("shutdown", "1 call in flight: lost", None, 0, 1, "answers"),
     ]
     page = report.document(Results(rows, commands=["python -m django runmcp"]), Effort(), minutes=7.4)
     assert "1 of 1 promised ratios are kept" in page
-    assert "| 2.50 | ≥ 1.5 | kept | 5,000 | 2,000 | calls/s | stdio: one call at a time |" in page
+    assert "| 2.50 (2.40 to 2.60) | ≥ 1.5 | kept | 5,000 | 2,000 | calls/s | stdio: one call at a time |" in page
     assert "|  |  |  | 0 | 1 | answers | shutdown: 1 call in flight: lost |" in page
     assert "It took 7.4 minutes" in page
 
