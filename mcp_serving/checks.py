@@ -4,16 +4,25 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Any
+from collections.abc import Sequence
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any
 
 from django.apps import apps
 from django.conf import settings
 from django.core.checks import CheckMessage, Error, Info
 from django.core.checks import Warning as CheckWarning
 from django.core.exceptions import ImproperlyConfigured
+from django.db import DatabaseError
 
 from mcp_serving import conf, loading
 from mcp_serving.sdk_installation import sdk_problem
+
+if TYPE_CHECKING:
+    from mcp_serving.tools.server import MCPServer
+
+LONGEST_TOOL_NAME = 64
+"""Characters of a tool's name that all well-known clients and models accept. The protocol allows 128."""
 
 
 def check_settings(**_: Any) -> list[CheckMessage]:
@@ -51,8 +60,12 @@ def check_project(**_: Any) -> list[CheckMessage]:
     return found
 
 
-def check_import(**_: Any) -> list[CheckMessage]:
-    """With ``check --deploy``: import the server and the routers that the settings name, and check them."""
+def check_import(databases: Sequence[str] | None = None, **_: Any) -> list[CheckMessage]:
+    """With ``check --deploy``: import the server and the routers that the settings name, and check them.
+
+    Args:
+        databases: those that a check may query: ``check --database``.
+    """
     if loading.settings_problems() or sdk_problem():
         return []  # check_settings reports them
     try:
@@ -75,6 +88,7 @@ def check_import(**_: Any) -> list[CheckMessage]:
     server = loaded["MCP_SERVING['SERVER']"]
     return [
         *_check_server(server),
+        *check_declarations(server, databases or ()),
         *_check_registries(),
         *_check_handlers(server),
         *_check_layer(),
@@ -96,6 +110,70 @@ def _check_server(server: Any) -> list[CheckMessage]:
             id="mcp_serving.I003",
         )
     ]
+
+
+def check_declarations(server: Any, databases: Sequence[str]) -> list[CheckMessage]:
+    """Check the names and the permissions of tools, resources and prompts; ``runmcp`` prints this, too.
+
+    Args:
+        server: of the SDK's own class, it has no permissions.
+        databases: those that may be queried.
+    """
+    from mcp_serving.tools.server import MCPServer
+
+    if not isinstance(server, MCPServer):
+        return []
+    return _check_names(server) + _check_permissions(server, databases)
+
+
+def _check_names(server: MCPServer[Any]) -> list[CheckMessage]:
+    return [
+        CheckWarning(
+            f"The name of the tool {name!r} has {len(name)} characters: clients and models that accept at most "
+            f"{LONGEST_TOOL_NAME} cannot use it.",
+            hint="Shorten the name. Some clients put the name of the server before it.",
+            id="mcp_serving.W007",
+        )
+        for kind, name in sorted(server.declared)
+        if kind == "tool" and len(name) > LONGEST_TOOL_NAME
+    ]
+
+
+def _check_permissions(server: MCPServer[Any], databases: Sequence[str]) -> list[CheckMessage]:
+    """Warn of permissions that the database does not have."""
+    required = [(kind, name, server.permission_of(kind, name)) for kind, name in sorted(server.declared)]
+    named = [(kind, name, each) for kind, name, all_of in required if isinstance(all_of, tuple) for each in all_of]
+    if not named or not apps.is_installed("django.contrib.auth"):
+        return []
+    from django.contrib.auth.models import Permission
+
+    rows = Permission.objects.values_list("content_type__app_label", "codename")
+    if rows.db not in databases:
+        return []
+    try:
+        known = {f"{app}.{codename}" for app, codename in rows}
+    except (DatabaseError, ImproperlyConfigured) as error:
+        return [
+            CheckWarning(
+                f"The permissions of the tools cannot be looked up: {loading.in_one_line(error)}.",
+                hint="Start the database, and run manage.py migrate.",
+                id="mcp_serving.W008",
+            )
+        ]
+    found: list[CheckMessage] = []
+    for kind, name, permission in named:
+        if permission not in known:
+            close = get_close_matches(permission, known, n=1)
+            found.append(
+                CheckWarning(
+                    f"The {kind} {name!r} needs the permission {permission!r}, which is not in the database: only "
+                    "superusers can use it.",
+                    hint=(f"Did you mean {close[0]!r}? " if close else "")
+                    + "If an authentication backend of yours grants the permission, silence this check.",
+                    id="mcp_serving.W008",
+                )
+            )
+    return found
 
 
 def _check_registries() -> list[CheckMessage]:

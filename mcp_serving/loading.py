@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import sysconfig
 import traceback
 from importlib import import_module
 from importlib.util import find_spec
@@ -96,18 +97,25 @@ def load_server(path: str) -> Any:
     return server
 
 
+_INSTALLED = tuple(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib"))
+
+
 def cause_of(error: Exception) -> str:
     """An exception in one line, with the file and line in the project's code where it was raised."""
     if isinstance(error, SyntaxError) and error.filename is not None:
         return f"{type(error).__name__}: {error.msg} ({error.filename}, line {error.lineno})"
+    text = in_one_line(error)
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not _is_library(frame.filename)]
-    where = f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
-    return f"{in_one_line(error)}{where}"
+    in_project = [frame for frame in frames if not frame.filename.startswith(_INSTALLED)]
+    for frame in (in_project or frames)[-1:]:
+        if frame.filename not in text:
+            return f"{text} ({frame.filename}, line {frame.lineno})"
+    return text
 
 
 def in_one_line(error: Exception) -> str:
-    """An exception as a log line names it: its class and its text."""
-    return f"{type(error).__name__}: {' '.join(str(error).split())}".removesuffix(": ")
+    """An exception as a log line names it: its class and its text, without a full stop."""
+    return f"{type(error).__name__}: {' '.join(str(error).split())}".removesuffix(": ").removesuffix(".")
 
 
 def _is_library(filename: str) -> bool:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import functools
 import inspect
 import typing
-from collections.abc import Awaitable, Callable, Hashable
+from collections.abc import Awaitable, Callable, Hashable, Iterator
+from contextlib import contextmanager
 from typing import Annotated, Any, get_args, get_origin
 from weakref import WeakValueDictionary
 
@@ -17,9 +18,11 @@ from mcp.server.mcpserver.prompts import Prompt
 from mcp.server.mcpserver.resolve import Resolve, build_resolver_plans, find_resolved_parameters
 from mcp.server.mcpserver.resources import FunctionResource, Resource
 from mcp.server.mcpserver.tools import Tool
+from mcp.server.mcpserver.utilities.context_injection import find_context_parameter
+from mcp.server.mcpserver.utilities.func_metadata import func_metadata
 from mcp.shared.exceptions import MCPError
 from mcp_types import INVALID_PARAMS
-from pydantic import ValidationError
+from pydantic import PydanticInvalidForJsonSchema, ValidationError
 
 from mcp_serving.threads import DjangoThreads, is_async, non_atomic_databases
 from mcp_serving.tools.conversion import ToolMetadata, prompt_messages, resource_contents, with_converted_result
@@ -51,6 +54,40 @@ def as_function(function: Callable[..., Any], name: str) -> Callable[..., Any]:
         transaction.non_atomic_requests(using=database)(call)
     set_signature(call, signature)
     return call
+
+
+@contextmanager
+def unsupported_parameters_named(function: Callable[..., Any], name: str) -> Iterator[None]:
+    """Name the parameter whose type has no JSON schema; pydantic's error names neither it nor the function.
+
+    Raises:
+        InvalidSignature: instead of pydantic's error.
+    """
+    try:
+        yield
+    except PydanticInvalidForJsonSchema as error:
+        if (parameter := _without_schema(function)) is None:
+            raise
+        code = getattr(inspect.unwrap(function), "__code__", None)
+        place = f"{code.co_filename}, line {code.co_firstlineno}" if code else function.__module__
+        raise InvalidSignature(
+            f"{name} has the parameter {str(parameter)!r}, whose type has no JSON schema ({place}). "
+            "Use a type that JSON has, such as int for a primary key."
+        ) from error
+
+
+def _without_schema(function: Callable[..., Any]) -> inspect.Parameter | None:
+    """The first parameter that keeps pydantic from making the JSON schema of the arguments."""
+    parameters = inspect.signature(function, eval_str=True).parameters
+    from_sdk = {find_context_parameter(function), *find_resolved_parameters(function)}
+    for name in parameters:
+        others = [each for each in parameters if each != name]
+        try:
+            if name not in from_sdk:
+                func_metadata(function, others, structured_output=False).arg_model.model_json_schema()
+        except PydanticInvalidForJsonSchema:
+            return parameters[name]
+    return None
 
 
 def _async_call(function: Callable[..., Any]) -> Callable[..., Any]:

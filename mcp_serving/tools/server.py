@@ -28,7 +28,7 @@ from mcp_serving.tools.declarations import (
     validate_permission,
     validate_scopes,
 )
-from mcp_serving.tools.functions import AsyncFunctions, as_function
+from mcp_serving.tools.functions import AsyncFunctions, as_function, unsupported_parameters_named
 from mcp_serving.tools.registry import Registry, ResourceOptions, ToolOptions
 from mcp_serving.tools.visibility import DEFAULT_NAME, PermissionCheckingServer
 
@@ -96,10 +96,10 @@ class MCPServer(PermissionCheckingServer[LifespanResultT]):
             super().__init__(threads, name, title, description, instructions, website_url, icons, version, **options)
         for tool in tools or ():
             self._check_is_free("tool", tool.name)
-            self._declared.add(("tool", tool.name))
+            self.declared.add(("tool", tool.name))
         for resource in resources or ():
             self._check_is_free("resource", str(resource.uri))
-            self._declared.add(("resource", str(resource.uri)))
+            self.declared.add(("resource", str(resource.uri)))
 
     # Tools
 
@@ -153,16 +153,17 @@ class MCPServer(PermissionCheckingServer[LifespanResultT]):
         function = with_converted_result(as_function(function, name), convert, f"Tool {name!r}")
         if confirmed is not None:
             function = confirmed(function, name)
-        super().add_tool(self._functions.make(function), name, **options)
+        with unsupported_parameters_named(function, f"Tool {name!r}"):
+            super().add_tool(self._functions.make(function), name, **options)
         metadata = sdk.replace_tool_metadata(self, name, ToolMetadata.of)
-        self._declared.add(("tool", name))
+        self.declared.add(("tool", name))
         self._tool_permissions.require(name, valid)
         self.scopes.require("tool", name, valid_scopes)
         self.rates.require(name, limit)
 
     def remove_tool(self, name: str) -> None:
         super().remove_tool(name)
-        self._declared.discard(("tool", name))
+        self.declared.discard(("tool", name))
         self._tool_permissions.remove(name)
         self.scopes.remove("tool", name)
         self.rates.remove(name)
@@ -330,14 +331,15 @@ class MCPServer(PermissionCheckingServer[LifespanResultT]):
         def decorator(function: F) -> F:
             self._check_is_free("resource", uri)
             valid, valid_scopes = validate_permission(uri, permission), validate_scopes(uri, scopes)
-            name = name_of(function, options.get("name"), "resource")
+            readable = as_function(function, name_of(function, options.get("name"), "resource"))
             declare = super(MCPServer, self).resource(uri, **options)
             if template.variable_names:
-                declare(self._functions.make_reader(as_function(function, name), uri))
-                self._declared.add(("resource", uri))
+                with unsupported_parameters_named(readable, f"Resource {uri!r}"):
+                    declare(self._functions.make_reader(readable, uri))
+                self.declared.add(("resource", uri))
                 self._templates[uri] = template
             else:  # it calls add_resource
-                declare(as_function(function, name))
+                declare(readable)
             self._resource_permissions.require(uri, valid)
             self.scopes.require("resource", uri, valid_scopes)
             return function
@@ -347,7 +349,7 @@ class MCPServer(PermissionCheckingServer[LifespanResultT]):
     def add_resource(self, resource: Resource) -> None:
         self._check_is_free("resource", str(resource.uri))
         super().add_resource(self._functions.make_resource(resource))
-        self._declared.add(("resource", str(resource.uri)))
+        self.declared.add(("resource", str(resource.uri)))
 
     # Prompts
 
@@ -367,9 +369,10 @@ class MCPServer(PermissionCheckingServer[LifespanResultT]):
         def decorator(function: F) -> F:
             prompt_name = name_of(function, name, "prompt")
             valid, valid_scopes = validate_permission(prompt_name, permission), validate_scopes(prompt_name, scopes)
-            self.add_prompt(
-                Prompt.from_function(as_function(function, prompt_name), prompt_name, title, description, icons)
-            )
+            readable = as_function(function, prompt_name)
+            with unsupported_parameters_named(readable, f"Prompt {prompt_name!r}"):
+                prompt = Prompt.from_function(readable, prompt_name, title, description, icons)
+            self.add_prompt(prompt)
             self._prompt_permissions.require(prompt_name, valid)
             self.scopes.require("prompt", prompt_name, valid_scopes)
             return function
@@ -379,11 +382,11 @@ class MCPServer(PermissionCheckingServer[LifespanResultT]):
     def add_prompt(self, prompt: Prompt) -> None:
         self._check_is_free("prompt", prompt.name)
         super().add_prompt(self._functions.make_prompt(prompt))
-        self._declared.add(("prompt", prompt.name))
+        self.declared.add(("prompt", prompt.name))
 
     def remove_prompt(self, name: str) -> None:
         super().remove_prompt(name)
-        self._declared.discard(("prompt", name))
+        self.declared.discard(("prompt", name))
         self._prompt_permissions.remove(name)
         self.scopes.remove("prompt", name)
 

@@ -91,7 +91,7 @@ class PermissionCheckingServer(SDKMCPServer[LifespanResultT]):
         self.rates = ToolRates(name or DEFAULT_NAME)
         self._state = options["request_state_security"].codec
         self._templates: dict[str, UriTemplate] = {}
-        self._declared: set[tuple[str, str]] = set()
+        self.declared: set[tuple[str, str]] = set()
         """The kind and name of each tool, resource and prompt."""
         bus = None
         if options.get("subscriptions") is not False:
@@ -109,7 +109,7 @@ class PermissionCheckingServer(SDKMCPServer[LifespanResultT]):
         self._input_schema = sdk.hide_input_schemas(low_level, self._tool_permissions.__contains__)
 
     def _check_is_free(self, kind: str, name: str) -> None:
-        if (kind, name) in self._declared:
+        if (kind, name) in self.declared:
             raise ValueError(already_declared(kind, name))
 
     def permission_of(self, kind: str, name: str) -> ValidPermission | None:
@@ -193,7 +193,7 @@ class PermissionCheckingServer(SDKMCPServer[LifespanResultT]):
     async def call_tool(
         self, name: str, arguments: dict[str, Any], context: Context[LifespanResultT, Any] | None = None
     ) -> CallToolResult | InputRequiredResult:
-        exists = ("tool", name) in self._declared
+        exists = ("tool", name) in self.declared
         if not await self._tool_permissions.allow(name, exists=exists):
             raise ToolError(f"Unknown tool: {name[:LONGEST_NAME]}") from _hidden_or_missing(exists)
         self.scopes.check("tool", name)
@@ -253,7 +253,7 @@ class PermissionCheckingServer(SDKMCPServer[LifespanResultT]):
         return self._resource_and_variables(uri)[0]
 
     def _resource_and_variables(self, uri: str) -> tuple[str | None, Mapping[str, Any]]:
-        if ("resource", uri) in self._declared and uri not in self._templates:
+        if ("resource", uri) in self.declared and uri not in self._templates:
             return uri, {}
         for name, template in self._templates.items():
             if (variables := template.match(uri)) is not None:
@@ -333,7 +333,7 @@ class PermissionCheckingServer(SDKMCPServer[LifespanResultT]):
             async def complete(ref: Any, argument: Any, context: Any) -> Completion | None:
                 if isinstance(ref, PromptReference):
                     kind, name = "prompt", ref.name
-                    exists = (kind, name) in self._declared
+                    exists = (kind, name) in self.declared
                 else:  # a template, or a URI that a client has made of one
                     kind, name = "resource", str(ref.uri)
                     found = name if name in self._templates else self._resource_for(name)

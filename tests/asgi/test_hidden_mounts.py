@@ -13,6 +13,7 @@ from starlette.middleware.cors import CORSMiddleware
 
 from mcp_serving import MCPServer, StreamableHTTPHandler
 from mcp_serving.asgi.hidden_mounts import warn_of_hidden_mounts
+from tests.support.harness import runmcp
 
 
 async def django_app(scope: Any, receive: Any, send: Any) -> None: ...
@@ -69,3 +70,13 @@ def test_an_application_without_a_router_is_no_warning(application: Any, caplog:
     mounted.urlpatterns("mcp")
     warn_of_hidden_mounts(application, [mounted])
     assert caplog.messages == []
+
+
+@pytest.mark.process
+def test_runmcp_warns_of_a_catch_all_route_before_the_endpoint() -> None:
+    env = {
+        "TEST_ASGI_APPLICATION": "tests.project.hidden_asgi.application",
+        "TEST_MCP_SERVING": '{"SERVER": "tests.project.mcp.server"}',
+    }
+    with runmcp("--transport", "http", "0", env=env) as process:
+        process.wait_for(r"The route '' comes before the MCP endpoint /mcp and matches its path, so that no client")

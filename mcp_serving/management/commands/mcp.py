@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from mcp_serving.management.base import one_line_errors, user_named
+from mcp_serving.management.base import hint_for_tracebacks, one_line_errors, user_named
 from mcp_serving.sdk_installation import sdk_problem
 
 KINDS = ("tools", "resources", "prompts")
@@ -72,7 +72,7 @@ class Command(BaseCommand):
         # Imported now: the SDK takes most of a second, which --help should not pay.
         from mcp_serving.inspection import command, configure
 
-        with one_line_errors():
+        with one_line_errors(), hint_for_tracebacks(self._note):
             user = user_named(options["user"]) if options["user"] else None
             try:
                 if options["action"] == "config":

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import select
 import signal
@@ -10,7 +9,6 @@ import time
 import traceback
 from argparse import ArgumentParser
 from contextlib import suppress
-from io import StringIO
 from threading import Timer
 from typing import TYPE_CHECKING, Any
 
@@ -18,8 +16,8 @@ from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError
 from django.db import connections
 
-from mcp_serving import conf, errors, loading
-from mcp_serving.management.base import one_line_errors, user_named
+from mcp_serving import checks, conf, errors, loading
+from mcp_serving.management.base import one_line_errors, unapplied_migrations, user_named
 from mcp_serving.management.process import exit_at_once, open_closed_descriptors, restart
 from mcp_serving.sdk_installation import sdk_problem
 from mcp_serving.stdio.streams import StandardStreams, must_be_open
@@ -31,10 +29,8 @@ if TYPE_CHECKING:
     from mcp_serving.server import Server
 
 
-logger = logging.getLogger(__name__)
-
-MIGRATIONS_HINT_SECONDS = 1.0
-"""With DEBUG on, the database is checked for unapplied migrations so long after the start, to not delay it."""
+HINTS_SECONDS = 1.0
+"""The declarations and the database are checked so long after the start, to not delay it."""
 
 
 class Command(BaseCommand):
@@ -146,10 +142,10 @@ class Command(BaseCommand):
             self._server = self._build(options)
             if options["reload"]:
                 self._reload_on_changes(options)
-            if settings.DEBUG and self._owns_process:
-                hint = Timer(MIGRATIONS_HINT_SECONDS, self._hint_at_migrations)
-                hint.daemon = True
-                hint.start()
+            if self._owns_process:
+                hints = Timer(HINTS_SECONDS, self._print_hints, [self._server.mcp])
+                hints.daemon = True
+                hints.start()
             self._server.run(announce=self._announce, streams=self.streams)
 
     def _reload_on_changes(self, options: dict[str, Any]) -> None:
@@ -172,16 +168,17 @@ class Command(BaseCommand):
         self._restarts = True
         self._server.stop()
 
-    def _hint_at_migrations(self) -> None:
-        hint = StringIO()
+    def _print_hints(self, mcp: Any) -> None:
+        """Print a line for each mistake with which the server can run."""
         try:
-            BaseCommand(stdout=hint, no_color=True).check_migrations()
-        except Exception as error:  # without the database there is no hint, and tools report the same error
-            logger.debug("The migrations cannot be checked (%s).", loading.in_one_line(error))
+            migrations = unapplied_migrations() if settings.DEBUG else ""
+            if migrations:
+                self._announce(migrations)
+            for message in checks.check_declarations(mcp, () if migrations else tuple(connections)):
+                if not message.is_silenced():
+                    self._announce(f"Warning: {message.msg} {message.hint} ({message.id})")
         finally:
             connections.close_all()  # of this thread
-        if text := " ".join(hint.getvalue().split()):
-            self._announce(text)
 
     def _announce(self, line: str) -> None:
         # None of these may block or end the shutdown: the other end of standard error is gone (OSError), standard
