@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import math
 from collections.abc import Awaitable
@@ -21,6 +22,7 @@ from mcp_serving.logs import describe
 if TYPE_CHECKING:
     from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
     from mcp.server.lowlevel.server import Server as LowLevelServer
+    from mcp.shared.dispatcher import Outbound
 
 logger = logging.getLogger(__name__)
 
@@ -35,12 +37,17 @@ async def isolate_request(
     The SDK sends the text of other exceptions to clients up to 2025-11-25. It does not log a ``ValidationError``: it
     takes each for an error of the request's parameters, wherever it comes from.
     """
+    checks_text = ctx.request is not None and ctx.protocol_version in HANDSHAKE_PROTOCOL_VERSIONS
+    if checks_text:
+        sdk.wrap_channels(ctx.session, WritableMessages.through)
     try:
         result = await isolate_call(call_next(ctx))
-        _must_be_json(ctx, result)
+        if checks_text:
+            _must_be_json(ctx, result)
         return result
     except MCPError as error:
-        _must_be_json(ctx, error.error)
+        if checks_text:
+            _must_be_json(ctx, error.error)
         raise
     except Exception as error:
         if isinstance(error, ValidationError) and not sdk.takes(server, ctx):
@@ -68,6 +75,42 @@ def _must_be_json(ctx: ServerRequestContext[Any, Any], response: object) -> None
         raise MCPError(INTERNAL_ERROR, "The response cannot be written as JSON.") from error
     if (call := current_request.get().call) is not None:
         call.answer_size = size
+
+
+class WritableMessages:
+    """A channel to a client whose messages can be written as JSON: a lone surrogate in their text becomes ``?``.
+
+    Otherwise the SDK fails when it writes a progress message, a log message or a question, and ends the stream on
+    which the client waits for its answer.
+    """
+
+    def __init__(self, channel: Outbound) -> None:
+        self._channel: Any = channel
+
+    @classmethod
+    def through(cls, channel: Outbound) -> Outbound:
+        return channel if isinstance(channel, cls) else cls(channel)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._channel, name)
+
+    async def notify(self, method: str, params: Any, *options: Any) -> None:
+        await self._channel.notify(method, _writable(params), *options)
+
+    async def send_raw_request(self, method: str, params: Any, *options: Any) -> dict[str, Any]:
+        answer: dict[str, Any] = await self._channel.send_raw_request(method, _writable(params), *options)
+        return answer
+
+    async def progress(self, progress: float, total: float | None = None, message: str | None = None) -> None:
+        await self._channel.progress(progress, total, _writable(message))
+
+
+def _writable(value: Any) -> Any:
+    try:
+        pydantic_core.to_json(value)
+    except ValueError:
+        return json.loads(json.dumps(value, ensure_ascii=False).encode(errors="replace"))
+    return value
 
 
 async def isolate_call(call: Awaitable[T]) -> T:

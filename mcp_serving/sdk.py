@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from mcp.server.mcpserver.utilities.func_metadata import FuncMetadata
     from mcp.server.session import ServerSession
     from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
+    from mcp.shared.dispatcher import Outbound
     from pydantic import TypeAdapter
 
 LISTEN = "subscriptions/listen"
@@ -118,6 +119,18 @@ def listen_handler(server: LowLevelServer[Any]) -> ListenHandler | None:
 def connection(session: ServerSession) -> Connection:
     """The connection that all requests of a session share. It sends notifications, and has an exit stack."""
     return session._connection
+
+
+def wrap_channels(session: ServerSession, wrap: Callable[[Outbound], Outbound]) -> None:
+    """Replace the channels to the client: that of the request, and that of its connection.
+
+    Args:
+        session: of a request.
+        wrap: returns the new channel; it is called with a channel that it has returned, too.
+    """
+    session._request_outbound = wrap(session._request_outbound)  # type: ignore[assignment] # forwards the rest
+    if session._connection.has_standalone_channel:
+        session._connection.outbound = wrap(session._connection.outbound)
 
 
 def takes(server: LowLevelServer[Any], request: ServerRequestContext[Any, Any]) -> bool:

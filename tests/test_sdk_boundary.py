@@ -15,6 +15,7 @@ from mcp.server.mcpserver import MCPServer
 from mcp.server.mcpserver.utilities.func_metadata import FuncMetadata
 from mcp.server.session import ServerSession
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
+from mcp_types import ToolListChangedNotification
 from pydantic import AnyHttpUrl
 from starlette.routing import Route
 
@@ -90,6 +91,29 @@ def test_an_mcpserver_serves_subscriptions_with_the_handler_that_can_end_them() 
 def test_a_session_keeps_its_connection_in_this_private_attribute() -> None:
     connection = Connection.for_loop(None)  # type: ignore[arg-type]
     assert sdk.connection(ServerSession(None, connection)) is connection  # type: ignore[arg-type]
+
+
+def test_a_session_sends_through_the_channels_in_these_attributes() -> None:
+    class Channel:
+        def __init__(self) -> None:
+            self.sent: list[str] = []
+
+        async def notify(self, method: str, params: Any, *_: Any) -> None:
+            self.sent.append(method)
+
+    old: Any = Channel()
+    session = ServerSession(old, Connection.for_loop(old))
+    replaced: list[Any] = []
+
+    def wrap(channel: Any) -> Any:
+        assert channel is old
+        replaced.append(Channel())
+        return replaced[-1]
+
+    sdk.wrap_channels(session, wrap)
+    anyio.run(session.send_notification, ToolListChangedNotification(), 1)
+    anyio.run(session.send_notification, ToolListChangedNotification())
+    assert [channel.sent for channel in (old, *replaced)] == [[], *[["notifications/tools/list_changed"]] * 2]
 
 
 def test_a_session_manager_keeps_its_open_sessions_in_this_private_attribute() -> None:
