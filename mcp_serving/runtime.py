@@ -21,6 +21,7 @@ from mcp_serving.notifications.publish import local_buses
 from mcp_serving.notifications.receive import receive_from_other_processes
 from mcp_serving.rate_limits import storage
 from mcp_serving.record_queue import flush_queues
+from mcp_serving.security.bearer_tokens import remaining_lifetime
 from mcp_serving.shutdown.deadline import Deadline
 from mcp_serving.shutdown.in_flight import InFlightRequests, Kind
 from mcp_serving.signals import Outcome
@@ -165,7 +166,8 @@ class Runtime:
         if ctx.request is not None and _can_ask_client(ctx.session):
             request.may_ask_client()
         if ctx.method == sdk.LISTEN:
-            request.become_stream(Kind.STREAM if sdk.listen_handler(self.server) is None else Kind.SUBSCRIPTION)
+            kind = Kind.STREAM if sdk.listen_handler(self.server) is None else Kind.SUBSCRIPTION
+            request.become_stream(kind, remaining_lifetime())
         with request.handled():
             return await isolate_request(self.server, ctx, call_next)
         current_request.note_outcome(Outcome.CUT if request.draining else Outcome.CANCELLED)

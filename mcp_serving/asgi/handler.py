@@ -20,6 +20,7 @@ from mcp_serving.rate_limits.rate import valid_rate
 from mcp_serving.runtime import Runtime
 from mcp_serving.security import hosts
 from mcp_serving.security.access import ACCESS_OPTIONS, Access
+from mcp_serving.security.bearer_tokens import remaining_lifetime
 from mcp_serving.security.resource_metadata import WELL_KNOWN
 from mcp_serving.sessions.limits import Limits
 from mcp_serving.sessions.resumable_events import SessionEvents
@@ -343,5 +344,5 @@ async def _serve_mcp(app: ASGIApp, scope: Scope, receive: Receive, send: Send) -
         await request.run_call(app, scope, receive, send)
         return
     if scope["method"] == "GET":
-        request.in_flight.become_stream()
+        request.in_flight.become_stream(lifetime=remaining_lifetime())
     await app(scope, receive, send)

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from mcp.server.auth.middleware.auth_context import auth_context_var
+from mcp.server.auth.middleware.auth_context import auth_context_var, get_access_token
 from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
 from pydantic import AnyHttpUrl, ValidationError
 from starlette.authentication import AuthCredentials
@@ -64,6 +64,12 @@ def bearer_token(scope: Scope) -> str | None:
     if not tokens:
         return None
     return tokens[0] if len(headers) == 1 else ""
+
+
+def remaining_lifetime() -> float | None:
+    """Seconds until the token of the current request expires; None if it does not, or if there is no token."""
+    token = get_access_token()
+    return None if token is None or token.expires_at is None else token.expires_at - time.time()
 
 
 class BearerTokens:

@@ -58,7 +58,7 @@ class InFlightRequest:
         connection: the client's side of it; None over stdio.
     """
 
-    __slots__ = ("__weakref__", "_handler", "_requests", "connection", "kind", "name", "state")
+    __slots__ = ("__weakref__", "_expiry", "_handler", "_requests", "connection", "kind", "name", "state")
 
     def __init__(
         self, requests: InFlightRequests, name: str, kind: Kind = Kind.CALL, connection: Connection | None = None
@@ -67,6 +67,7 @@ class InFlightRequest:
         self.kind = kind
         self.state = State.RUNNING
         self.connection = connection
+        self._expiry: asyncio.TimerHandle | None = None
         self._handler: _RunningHandler | None = None
         self._requests = requests
 
@@ -75,9 +76,16 @@ class InFlightRequest:
         """Whether a shutdown waits for it."""
         return self._requests.draining
 
-    def become_stream(self, kind: Kind = Kind.STREAM) -> None:
-        """From now on it is a stream, which a shutdown does not wait for."""
+    def become_stream(self, kind: Kind = Kind.STREAM, lifetime: float | None = None) -> None:
+        """From now on it is a stream, which a shutdown does not wait for.
+
+        Args:
+            kind: what a shutdown does about it.
+            lifetime: the stream ends after this number of seconds; None for no limit.
+        """
         self.kind = kind
+        if lifetime is not None:
+            self._expiry = asyncio.get_running_loop().call_later(lifetime, self._end)
         self._requests.update(self)
 
     def may_ask_client(self) -> None:
@@ -91,8 +99,10 @@ class InFlightRequest:
 
     def end(self) -> None:
         """End a stream, as if its client had left."""
-        if self.kind is Kind.SUBSCRIPTION:
-            return
+        if self.kind is not Kind.SUBSCRIPTION:
+            self._end()
+
+    def _end(self) -> None:
         self.state = State.ENDED
         waits_for_client = self.connection is not None and self.connection.disconnect()
         if not waits_for_client and self._handler is not None:
@@ -154,6 +164,8 @@ class InFlightRequest:
 
     def close(self) -> None:
         """It is answered, or nobody waits for it any more."""
+        if self._expiry is not None:
+            self._expiry.cancel()
         self._requests.close(self)
 
 
