@@ -139,10 +139,10 @@ class Site:
         self._context = ssl.create_default_context()
         authority.configure_trust(self._context)
 
-    def http(self, bearer: str = "", **headers: str) -> httpx2.AsyncClient:
+    def http(self, bearer: str = "", **options: Any) -> httpx2.AsyncClient:
         if bearer:
-            headers["Authorization"] = f"Bearer {bearer}"
-        return httpx2.AsyncClient(transport=_ByName(self._context), headers=headers, timeout=DEADLINE)
+            options["headers"] = {"Authorization": f"Bearer {bearer}", **options.get("headers", {})}
+        return httpx2.AsyncClient(transport=_ByName(self._context), **{"timeout": DEADLINE, **options})
 
     def talk(self, work: Callable[[Client], Any], mode: str, bearer: str, **options: Any) -> Any:
         async def connected() -> Any:
@@ -253,7 +253,7 @@ def test_behind_nginx_the_client_has_its_own_address_scheme_and_host(behind_ngin
     behind_nginx.talk(work, "auto", bearer)
 
     async def statuses(**headers: str) -> int:
-        async with behind_nginx.http(bearer, **headers) as http:
+        async with behind_nginx.http(bearer, headers=headers) as http:
             return (await http.post(behind_nginx.url, json={})).status_code
 
     own = f"https://{HOST}:{behind_nginx.port}"

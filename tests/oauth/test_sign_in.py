@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,17 +11,14 @@ import anyio
 import anyio.to_thread
 import httpx2
 import pytest
-from mcp import Client
-from mcp.client.auth import OAuthClientProvider
-from mcp.client.streamable_http import streamable_http_client
-from mcp.shared.auth import AuthorizationCodeResult, OAuthClientInformationFull, OAuthClientMetadata, OAuthToken
 
 from tests.support import in_django
 from tests.support.asgi_servers import serving
 from tests.support.browser import Browser, running_browser
 from tests.support.harness import DEADLINE
 from tests.support.oauth import challenge_of
-from tests.support.sign_in import Callback, agree, disconnect, give_password, log_in, until, waiting_for_callback
+from tests.support.sdk_sign_in import SDKClient, SignInAgain, leaves, text
+from tests.support.sign_in import disconnect, give_password, log_in, until, waiting_for_callback
 
 pytestmark = [pytest.mark.usefixtures("users_of_its_own"), pytest.mark.process]
 
@@ -44,87 +39,7 @@ def address(request: pytest.FixtureRequest, users: None) -> Iterator[str]:
     assert "Traceback" not in process.errors
 
 
-class Storage:
-    """The tokens and the registration of the SDK's client."""
-
-    def __init__(self) -> None:
-        self.tokens: OAuthToken | None = None
-        self.client: OAuthClientInformationFull | None = None
-
-    async def get_tokens(self) -> OAuthToken | None:
-        return self.tokens
-
-    async def set_tokens(self, tokens: OAuthToken) -> None:
-        self.tokens = tokens
-
-    async def get_client_info(self) -> OAuthClientInformationFull | None:
-        return self.client
-
-    async def set_client_info(self, client_info: OAuthClientInformationFull) -> None:
-        self.client = client_info
-
-
-class SignInAgain(Exception):
-    """The client would send its user to the browser once more."""
-
-
-@dataclass
-class SDKClient:
-    """The SDK's client, whose user agrees in the browser as often as ``consents`` allows."""
-
-    address: str
-    browser: Browser
-    callback: Callback
-    consents: int = 1
-    page: str = ""
-
-    def __post_init__(self) -> None:
-        metadata = OAuthClientMetadata(
-            client_name="The SDK's client",
-            redirect_uris=[self.callback.url],  # type: ignore[list-item] # pydantic reads it
-            grant_types=["authorization_code", "refresh_token"],
-            token_endpoint_auth_method="none",
-        )
-        self.storage = Storage()
-        self.auth = OAuthClientProvider(
-            f"{self.address}/mcp", metadata, self.storage, self._show_browser, self._wait_for_callback
-        )
-
-    async def _show_browser(self, url: str) -> None:
-        if self.consents == 0:
-            raise SignInAgain
-        self.consents -= 1
-        await anyio.to_thread.run_sync(self._sign_in, url)
-
-    def _sign_in(self, url: str) -> None:
-        page = self.browser.open(url)
-        if until(page, "location.pathname") == "/login/":
-            log_in(page, "ann")
-        self.page = agree(page)
-
-    async def _wait_for_callback(self) -> AuthorizationCodeResult:
-        return AuthorizationCodeResult(**await anyio.to_thread.run_sync(self.callback.wait))
-
-    @asynccontextmanager
-    async def connected(self) -> AsyncIterator[Client]:
-        async with (
-            httpx2.AsyncClient(auth=self.auth, timeout=DEADLINE) as http,
-            Client(streamable_http_client(f"{self.address}/mcp", http_client=http)) as client,
-        ):
-            yield client
-
-
-def leaves(error: BaseException) -> list[BaseException]:
-    """The exceptions in an exception group."""
-    if isinstance(error, BaseExceptionGroup):
-        return [leaf for each in error.exceptions for leaf in leaves(each)]
-    return [error]
-
-
 def test_the_sdks_client_signs_in_calls_refreshes_and_loses_access(address: str, browser: Browser) -> None:
-    async def text(client: Client, tool: str) -> str:
-        return str((await client.call_tool(tool, {})).content[0].text)  # type: ignore[union-attr]
-
     async def work(sdk: SDKClient) -> None:
         async with sdk.connected() as client:
             assert sdk.storage.client is not None
@@ -141,7 +56,7 @@ def test_the_sdks_client_signs_in_calls_refreshes_and_loses_access(address: str,
             await client.call_tool("who", {})  # the client wants to sign in again, which its user does not
 
     with waiting_for_callback() as callback:
-        sdk = SDKClient(address, browser, callback)
+        sdk = SDKClient(f"{address}/mcp", browser, callback)
         with pytest.raises(BaseException) as raised:
             anyio.run(work, sdk)
     assert [type(each) for each in leaves(raised.value)] == [SignInAgain], leaves(raised.value)

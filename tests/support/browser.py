@@ -134,12 +134,17 @@ class Page:
 
 
 @contextmanager
-def running_browser(profile: Path) -> Iterator[Browser]:
-    """Chromium with a profile of its own; skips the test only where there is none and it cannot be installed."""
+def running_browser(profile: Path, *options: str) -> Iterator[Browser]:
+    """Chromium with a profile of its own; skips the test only where there is none and it cannot be installed.
+
+    Args:
+        profile: a folder of its own.
+        options: of its command line, in addition.
+    """
     program = shutil.which("chromium")
     if program is None:
         must_be_installed("The browser is missing: apt-get install chromium.")
-    command = [program, *OPTIONS, f"--user-data-dir={profile}"]
+    command = [program, *OPTIONS, *options, f"--user-data-dir={profile}"]
     # A group of its own, because its many processes end a moment after the first.
     with running(command, env={**os.environ, "HOME": str(profile)}, start_new_session=True) as process:
         browser = Browser(process)
