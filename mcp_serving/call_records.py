@@ -122,7 +122,7 @@ class _Call:
             duration=duration,
             thread_wait=notes.thread_wait,
             answer_size=_size(result) if notes.answer_size is None else notes.answer_size,
-            transport=_transport(ctx, current),
+            transport=transport_of(ctx, current),
             protocol_version=_text(ctx.protocol_version),
             request_id=_text(ctx.request_id),
             session=current.session_nonce or None,
@@ -175,7 +175,8 @@ def _caller(user: AbstractBaseUser | None, token: AccessToken | None) -> dict[st
     }
 
 
-def _transport(ctx: ServerRequestContext[Any, Any], current: CurrentRequest) -> str:
+def transport_of(ctx: ServerRequestContext[Any, Any], current: CurrentRequest) -> str:
+    """How a request came: http, stdio or in-process."""
     if ctx.request is not None:
         return "http"
     # The console serves HTTP itself: its call is within the request of a page.

@@ -34,6 +34,7 @@ class Configuration:
     console_access: str | None = None
     rate_limit_storage: str = "memory://"
     rate_limit_on_outage: str = "allow"
+    trace_users: bool = False
 
 
 @cache
@@ -138,6 +139,12 @@ def _allow_or_refuse(value: object) -> str:
     return str(value)
 
 
+def _true_or_false(value: object) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError(f"{value!r} must be True or False.")
+    return value
+
+
 def _field_paths(value: object) -> tuple[str, ...]:
     if not isinstance(value, list | tuple) or not all(isinstance(each, str) and each.count(".") == 2 for each in value):
         raise ValueError(f"{value!r} must be a list of fields such as 'shop.Customer.email'.")
@@ -159,6 +166,7 @@ _VALIDATORS: dict[str, Callable[[Any], Any]] = {
     "CONSOLE_ACCESS": dotted_path,
     "RATE_LIMIT_STORAGE": _storage_uri,
     "RATE_LIMIT_ON_OUTAGE": _allow_or_refuse,
+    "TRACE_USERS": _true_or_false,
 }
 
 KEYS = tuple(_VALIDATORS)

@@ -47,6 +47,16 @@ class FairThreads(Executor):
         self._waiting: dict[str, deque[_Call]] = {}
         """The calls that wait, by caller. The caller whose turn is next comes first."""
 
+    @property
+    def busy(self) -> int:
+        """The number of threads that run a function."""
+        return sum(list(self._busy.values()))
+
+    @property
+    def waiting(self) -> int:
+        """The number of functions that wait for a thread."""
+        return sum(len(calls) for calls in list(self._waiting.values()))
+
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
         """Run a function: at once if its caller may take a thread, and otherwise when it is its turn."""
         call = _Call(current_request.get().principal or "", partial(fn, *args, **kwargs), Future())

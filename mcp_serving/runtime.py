@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from mcp.shared.exceptions import MCPError
 from mcp_types import CONNECTION_CLOSED
 
-from mcp_serving import call_records, current_request, sdk
+from mcp_serving import call_records, current_request, instruments, sdk
 from mcp_serving.call_isolation import isolate_call, isolate_request
 from mcp_serving.call_records import RunningCalls
 from mcp_serving.lifespan import LifespanTask, is_being_cancelled
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
     from mcp.server.lowlevel.server import Server as LowLevelServer
     from mcp.server.session import ServerSession
+
+    from mcp_serving.fair_threads import FairThreads
 
 logger = logging.getLogger(__name__)
 
@@ -86,7 +88,16 @@ class Runtime:
             )
         if not storage.uses_memory():
             await self.start_service(storage, storage.closed_afterwards, "rate limits")
-        return sdk.joined(self.server, state, self._handle)
+        view = sdk.joined(self.server, state, self._handle)
+        for make in instruments.middleware:
+            sdk.add_within_span(view, make(self.server))
+        return view
+
+    @property
+    def threads(self) -> FairThreads | None:
+        """The threads in which sync functions of the server run; None for a server of the SDK's own class."""
+        server: Any = sdk.outer(self.server)
+        return getattr(server, "threads", None)
 
     async def start_service(
         self, key: Hashable, manager: Callable[[], AbstractAsyncContextManager[T]], name: str = "session manager"
@@ -182,6 +193,11 @@ def _forget_closed_loops() -> None:
     for loop in list(_runtimes):  # a copy, because other threads add their loops
         if loop.is_closed():
             _runtimes.pop(loop, None)
+
+
+def runtimes_of_process() -> list[Runtime]:
+    """Every runtime of every event loop. Safe to call from any thread."""
+    return [runtime for of_loop in list(_runtimes.values()) for runtime in list(of_loop.values())]
 
 
 def runtimes() -> list[Runtime]:

@@ -16,6 +16,7 @@ from mcp_serving.errors import InvalidServer
 from mcp_serving.sdk_installation import sdk_problem
 
 try:
+    from mcp.server._otel import OpenTelemetryMiddleware
     from mcp.server.lowlevel.server import Server as LowLevelServer
     from mcp.server.mcpserver import MCPServer
     from mcp.server.subscriptions import ListenHandler
@@ -93,6 +94,12 @@ def joined(server: LowLevelServer[Any], state: Any, first: ServerMiddleware[Any]
     view.middleware = [first, *server.middleware]
     view._session_manager = None  # otherwise each restart would keep the session managers of all earlier starts
     return view
+
+
+def add_within_span(server: LowLevelServer[Any], middleware: ServerMiddleware[Any]) -> None:
+    """Add a middleware that runs within the span that the SDK makes of each message, and before all others."""
+    places = [number for number, each in enumerate(server.middleware) if isinstance(each, OpenTelemetryMiddleware)]
+    server.middleware.insert(places[0] + 1 if places else len(server.middleware), middleware)
 
 
 @contextmanager

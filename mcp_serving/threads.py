@@ -45,7 +45,7 @@ class DjangoThreads:
     def __init__(self, max_threads: int) -> None:
         if max_threads < 1:
             raise ValueError(f"max_threads is {max_threads!r}; it has to be 1 or more.")
-        self._pool = FairThreads(max_threads, thread_name_prefix="mcp-serving")
+        self.pool = FairThreads(max_threads, thread_name_prefix="mcp-serving")
         self._lookups = ThreadPoolExecutor(LOOKUP_THREADS, thread_name_prefix="mcp-serving-lookup")
 
     async def call(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
@@ -53,7 +53,7 @@ class DjangoThreads:
 
         A sync function may use the ORM, and waits for a free thread.
         """
-        return await self._call(self._pool, function, *args, **kwargs)
+        return await self._call(self.pool, function, *args, **kwargs)
 
     async def look_up(self, function: Callable[..., Any], /, *args: Any) -> Any:
         """Call a function that decides whether a request may proceed.

@@ -17,7 +17,7 @@ from tests.support.harness import ROOT
 PACKAGE = ROOT / "mcp_serving"
 
 LAYERS = [
-    {"mcp_serving", "__main__", "tokens", "oauth", "console", "calls", "management"},
+    {"mcp_serving", "__main__", "tokens", "oauth", "console", "calls", "otel", "management"},
     {"server", "checks", "apps", "health"},
     {"asgi"},
     {"sessions"},
@@ -35,13 +35,14 @@ LAYERS = [
         "validation_errors",
         "logs",
         "signals",
+        "instruments",
         "record_queue",
         "shutdown",
     },
 ]
 """The folders and modules of the package from top to bottom: each imports from its own layer and those below."""
 
-OPTIONAL_APPS = ["tokens", "oauth", "console", "calls"]
+OPTIONAL_APPS = ["tokens", "oauth", "console", "calls", "otel"]
 MOUNT = ["asgi", "sessions", "workers", "tools", "web_servers"]
 """What serves a mounted handler under any ASGI server, without ``Server``."""
 

@@ -230,3 +230,20 @@ def test_an_mcpserver_keeps_its_tools_in_this_private_attribute() -> None:
     assert anyio.run(server.call_tool, "number", {}).structured_content == {"result": 1}  # type: ignore[union-attr]
     assert seen == [{}]
     assert sdk.output_adapter(metadata).validate_python({"result": 2}).result == 2
+
+
+def test_a_server_has_the_middleware_that_makes_spans_and_others_can_run_within_it() -> None:
+    server = LowLevelServer("x")
+    names = [type(each).__name__ for each in server.middleware]
+    assert names == ["OpenTelemetryMiddleware"]
+
+    async def first(ctx: Any, call_next: Any) -> Any:
+        return await call_next(ctx)
+
+    async def within(ctx: Any, call_next: Any) -> Any:
+        return await call_next(ctx)
+
+    server.middleware.insert(0, first)
+    server.middleware.append(first)
+    sdk.add_within_span(server, within)
+    assert [server.middleware[0], *server.middleware[2:]] == [first, within, first]

@@ -243,7 +243,12 @@ class InFlightRequests:
 
     @property
     def streams(self) -> list[InFlightRequest]:
-        return [request for request in self._open if request.kind is not Kind.CALL]
+        return [request for request in list(self._open) if request.kind is not Kind.CALL]
+
+    @property
+    def handled_calls(self) -> int:
+        """The number of calls whose MCP handler runs. Safe to read from any thread."""
+        return sum(request.kind is Kind.CALL for request in list(self.handled))
 
     @property
     def running(self) -> set[InFlightRequest]:

@@ -60,6 +60,8 @@ if TYPE_CHECKING:
     from mcp.server.mcpserver import Context
     from pydantic import AnyUrl
 
+    from mcp_serving.fair_threads import FairThreads
+
 logger = logging.getLogger(__name__)
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -107,6 +109,11 @@ class PermissionCheckingServer(SDKMCPServer[LifespanResultT]):
             low_level.add_request_handler("resources/unsubscribe", UnsubscribeRequestParams, legacy.unsubscribe)
         self.middleware.insert(0, self._with_current_request)
         self._input_schema = sdk.hide_input_schemas(low_level, self._tool_permissions.__contains__)
+
+    @property
+    def threads(self) -> FairThreads:
+        """The threads in which its sync functions run."""
+        return self._threads.pool
 
     def _check_is_free(self, kind: str, name: str) -> None:
         if (kind, name) in self.declared:

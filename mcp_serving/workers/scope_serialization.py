@@ -19,6 +19,7 @@ from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
 from mcp.server.auth.provider import AccessToken
 from starlette.authentication import AuthCredentials
 
+from mcp_serving import instruments
 from mcp_serving.threads import async_orm_thread
 
 if TYPE_CHECKING:
@@ -65,6 +66,8 @@ def serialize(scope: Scope) -> dict[str, Any]:
         serialized["time_zone"] = zone
     if missing:
         serialized["missing"] = missing
+    if instruments.carriers:
+        serialized["carried"] = [carrier.save() for carrier in instruments.carriers]
     return serialized
 
 
@@ -111,6 +114,8 @@ async def deserialize(serialized: dict[str, Any]) -> Scope:
         translation.deactivate_all() if language is None else translation.activate(language)
     if "time_zone" in serialized:
         timezone.activate(ZoneInfo(serialized["time_zone"]))
+    for carrier, carried in zip(instruments.carriers, serialized.get("carried", ()), strict=False):
+        carrier.restore(carried)
     return scope
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import sys
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager
@@ -24,6 +25,7 @@ from mcp_serving import MCPServer, Registry, StreamableHTTPHandler, signals
 from mcp_serving.asgi import lifecycle
 from mcp_serving.rate_limits import storage
 from mcp_serving.testing import client
+from tests.support.documents import DOCS, blocks
 from tests.support.harness import DEADLINE, INITIALIZE, INITIALIZED, call
 from tests.support.raw_http import headers_of
 from tests.tools.test_confirmation import ask, text
@@ -419,6 +421,7 @@ def test_the_check_warns_of_several_workers_that_count_separately(monkeypatch: p
         ({"RATE_LIMIT_STORAGE": 7}, "MCP_SERVING['RATE_LIMIT_STORAGE']: 7 is not a storage; it must be 'memory://'"),
         ({"RATE_LIMIT_STORAGE": "user:secret@host"}, "MCP_SERVING['RATE_LIMIT_STORAGE']: A value without a scheme"),
         ({"RATE_LIMIT_ON_OUTAGE": True}, "MCP_SERVING['RATE_LIMIT_ON_OUTAGE']: True must be 'allow' or 'refuse'."),
+        ({"TRACE_USERS": "no"}, "MCP_SERVING['TRACE_USERS']: 'no' must be True or False."),
     ],
 )
 def test_a_bad_setting_is_one_line(given: dict[str, Any], told: str) -> None:
@@ -473,3 +476,19 @@ def test_a_refused_call_has_a_record_with_the_reason_rate() -> None:
         signals.listeners.remove(receive)
     refused = ("shop", "rated", "refused", "rate")
     assert records == [("shop", "rated", "ok", "")] * 2 + [refused] * 2
+
+
+def test_the_tool_on_the_page_answers_as_the_page_says() -> None:
+    codes = blocks(DOCS / "howto" / "rate_limits.md")
+    names: dict[str, Any] = {}
+    exec(next(code for language, code in codes if language == "python"), names)
+    (shown,) = (code for language, code in codes if language == "text")
+
+    async def work() -> None:
+        async with client(names["server"]) as session:
+            results = [await session.call_tool("search", {"text": "x"}) for _ in range(11)]
+            assert [each.is_error for each in results] == [False] * 10 + [True]
+            pattern = re.escape(shown.strip()).replace("42", r"\d+")
+            assert re.fullmatch(pattern, text(results[-1]))
+
+    run(work)
