@@ -7,17 +7,22 @@ from contextlib import AbstractContextManager, asynccontextmanager, contextmanag
 from typing import TYPE_CHECKING, Any
 
 import httpx2
-from mcp import Client
+from mcp import Client, MCPError
 from mcp.client.streamable_http import streamable_http_client
+from mcp_types import METHOD_NOT_FOUND, ElicitRequest, ErrorData
 
 from mcp_serving import current_request, sdk
 from mcp_serving.runtime import Runtime
 
 if TYPE_CHECKING:
     from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
+    from mcp.server.session import ServerSession
 
 URL_TIMEOUT = httpx2.Timeout(30.0, read=300.0)
 """Seconds. A tool may take minutes before its first answer, as the SDK's own client allows."""
+
+_WITHOUT_REASON = "Server returned an error response"
+"""The message of the SDK's client for each HTTP error that has no JSON-RPC error in its body."""
 
 
 @asynccontextmanager
@@ -41,6 +46,8 @@ async def connect(mcp: sdk.SDKServer, *, user: Any = None, **options: Any) -> As
     """
 
     async def as_user(ctx: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:
+        if (ask := options.get("elicitation_callback")) is not None:
+            _answer_in_the_middle(ctx.session, ask)
         with current_request.updated(local_user=user):
             return await call_next(ctx)
 
@@ -50,6 +57,27 @@ async def connect(mcp: sdk.SDKServer, *, user: Any = None, **options: Any) -> As
         async with Client(view, **options) as client:
             with body:
                 yield client
+
+
+def _answer_in_the_middle(session: ServerSession, ask: Any) -> None:
+    """Let a tool ask in the middle of its call, with ``ctx.elicit``, which 2026-07-28 does not allow.
+
+    The session belongs to one request, and all its requests go through ``send_request``.
+    """
+
+    async def send_request(request: Any, *_: Any, **__: Any) -> Any:
+        if not isinstance(request, ElicitRequest):
+            raise MCPError(
+                METHOD_NOT_FOUND,
+                f"The tool asked its client for {request.method}, which is not available here: try it with a client up "
+                "to 2025-11-25 that offers it.",
+            )
+        answer = await ask(None, request.params)
+        if isinstance(answer, ErrorData):
+            raise MCPError.from_error_data(answer)
+        return answer
+
+    session.send_request = send_request  # type: ignore[method-assign]
 
 
 @asynccontextmanager
@@ -65,13 +93,29 @@ async def connect_to_url(url: str, *, token: str | None = None, **options: Any) 
         MCPError, OSError: the server cannot be reached, or refused the client.
     """
     headers = {"Authorization": f"Bearer {token}"} if token else {}
-    with ungrouped_errors() as body:
-        async with (
-            httpx2.AsyncClient(headers=headers, timeout=URL_TIMEOUT) as http_client,
-            Client(streamable_http_client(url, http_client=http_client), **options) as client,
-        ):
-            with body:
-                yield client
+    refused: list[httpx2.Response] = []
+
+    async def note_refusal(response: httpx2.Response) -> None:
+        if response.is_error:
+            refused[:] = [response]
+
+    hooks = {"response": [note_refusal]}
+    try:
+        with ungrouped_errors() as body:
+            async with (
+                httpx2.AsyncClient(headers=headers, timeout=URL_TIMEOUT, event_hooks=hooks) as http_client,
+                Client(streamable_http_client(url, http_client=http_client), **options) as client,
+            ):
+                with body:
+                    yield client
+    except MCPError as error:
+        if not refused or error.message != _WITHOUT_REASON:
+            raise
+        status, challenge = refused[0].status_code, refused[0].headers.get("WWW-Authenticate")
+        reason = f": {challenge}" if challenge else ""
+        raise MCPError(
+            error.code, f"The server answered with HTTP {status} {refused[0].reason_phrase}{reason}"
+        ) from error
 
 
 @contextmanager

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from asgiref.sync import async_to_sync
 from django.core import checks
+from django.db import connections
 from django.test import AsyncClient, Client, override_settings
 from django.utils import translation
 
@@ -72,6 +73,12 @@ def test_a_visitor_is_sent_to_the_login_of_the_site(path: str) -> None:
 @pytest.mark.parametrize("path", PATHS)
 def test_a_user_who_is_not_staff_is_refused(path: str) -> None:
     assert get(path, "ann").status_code == 403
+
+
+def test_every_page_works_with_atomic_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(connections.settings["default"], "ATOMIC_REQUESTS", True)
+    for path in [*PATHS, "view-as/"]:
+        assert get(path, "root").status_code == 200, path
 
 
 def test_a_setting_says_who_may_enter_instead() -> None:

@@ -3,46 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from dataclasses import dataclass
 
 import pytest
 
-from tests.support.browser import Browser, running_browser
-from tests.support.console import ConsolePage, console_page, serving_console, staff
-from tests.support.harness import Notes, Process
+from tests.support.console import ConsolePage, Site
 
 pytestmark = pytest.mark.process
-
-
-@dataclass
-class Site:
-    process: Process
-    address: str
-    notes: Notes
-    browser: Browser
-
-    def page(self, user: str) -> ConsolePage:
-        return console_page(self.browser, self.address, user)
-
-
-@pytest.fixture(scope="module")
-def site(users_of_its_own: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    staff("root", "clerk", "ann")
-    notes = Notes(tmp_path_factory.mktemp("console") / "notes")
-    with (
-        serving_console("runmcp", notes.path) as (process, address),
-        running_browser(tmp_path_factory.mktemp("browser")) as browser,
-    ):
-        yield Site(process, address, notes, browser)
-
-
-@pytest.fixture
-def page(site: Site) -> Iterator[ConsolePage]:
-    """As the clerk, who is staff and may view users; afterwards, the browser has seen no error."""
-    page = site.page("clerk")
-    yield page
-    page.no_problems()
 
 
 # The overview and the lists
@@ -277,35 +243,6 @@ def test_the_call_can_be_copied_as_json_curl_and_python(page: ConsolePage, site:
     compile(texts[3], "snippet", "exec")
     page.run("document.getElementById('tab-curl').click()")
     assert page.run("return !document.getElementById('panel-curl').hidden")
-
-
-def test_the_curl_and_the_python_of_a_call_do_the_same(page: ConsolePage, site: Site) -> None:
-    import os
-    import subprocess
-    import sys
-
-    page.call("who")
-    curl, python = page.run(
-        "return ['curl', 'python'].map((id) => document.querySelector(`#panel-${id} code`).textContent)"
-    )
-    env = {**os.environ, "MCP_TOKEN": _token(site)}
-    done = subprocess.run(["sh", "-c", f"{curl} --silent"], env=env, capture_output=True, text=True, timeout=60)
-    assert "for ann" in done.stdout, done.stderr
-    done = subprocess.run([sys.executable, "-c", python], env=env, capture_output=True, text=True, timeout=60)
-    assert "for ann" in done.stdout, done.stderr
-
-
-def _token(site: Site) -> str:
-    from datetime import timedelta
-
-    from django.apps import apps
-    from django.utils import timezone
-
-    from tests.support import in_django
-
-    tokens = apps.get_model("mcp_tokens", "Token")._default_manager
-    _row, text = tokens.issue(in_django.user("ann"), expires=timezone.now() + timedelta(days=1))
-    return str(text)
 
 
 def test_an_app_is_shown_in_a_sandbox_and_calls_tools_as_the_user(page: ConsolePage) -> None:

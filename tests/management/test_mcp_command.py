@@ -12,10 +12,13 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 
 import pytest
 
-from tests.support.harness import DEADLINE, ROOT
+from tests.support.console import SETTINGS as CONSOLE
+from tests.support.console import serving_console, token_of
+from tests.support.harness import DEADLINE, ROOT, environment
 from tests.support.terminal import BECOME_ITS_TERMINAL
 
 pytestmark = pytest.mark.process
@@ -217,6 +220,36 @@ def test_prompt_writes_its_messages(shop: dict[str, str]) -> None:
     assert missing.stderr == "CommandError: Prompt order_followup lacks arguments: number\n"
 
 
+# A running server
+
+
+@pytest.mark.timeout(300)  # a process for each action
+def test_with_url_each_action_asks_a_running_server(users_of_its_own: None, tmp_path: Path) -> None:
+    env = environment(**CONSOLE)
+    with serving_console("runmcp", tmp_path / "notes") as (_, address):
+        url = ["--url", f"{address}/mcp", "--token", token_of("clerk")]
+        assert re.search("delete +Asks first; needs a permission.", mcp(env, "list", "tools", *url).stdout)
+        assert "name  string, required" in mcp(env, "inspect", "delete", *url).stdout
+        assert mcp(env, "call", "who", *url).stdout == "for clerk\n"
+        without_scope = mcp(env, "call", "delete", "name=tea", *url)
+        assert without_scope.returncode == 1
+        assert without_scope.stderr.startswith("CommandError: The server answered with HTTP 403 Forbidden: Bearer ")
+        assert "things:delete" in without_scope.stderr
+        url[-1] = token_of("clerk", "things:delete")
+        declined = mcp(env, "call", "delete", "name=tea", *url)
+        assert declined.returncode == 1
+        assert "standard input is not a terminal" in declined.stderr
+        assert mcp(env, "read", "console://staff", *url).stdout == "staff only\n"
+        assert "Greet Bob in a friendly way." in mcp(env, "prompt", "greeting", "name=Bob", *url).stdout
+        refused = mcp(env, "list", "--url", f"{address}/mcp", "--token", "wrong")
+        assert refused.returncode == 1
+        assert refused.stderr.startswith("CommandError: The server answered with HTTP 401 Unauthorized")
+        assert len(refused.stderr.splitlines()) == 1
+    gone = mcp(env, "list", *url)
+    assert gone.returncode == 1
+    assert gone.stderr.startswith(f"CommandError: {address}/mcp cannot be used: ")
+
+
 # At a terminal
 
 
@@ -258,3 +291,25 @@ def test_at_a_terminal_a_list_fits_the_width(shop: dict[str, str]) -> None:
         screen.wait_for("order_followup")
         process.wait(DEADLINE)
     assert max(map(len, screen.text.splitlines())) <= 80
+
+
+def test_at_a_terminal_a_question_in_the_middle_of_a_call_is_answered(users: None) -> None:
+    with at_a_terminal(environment(**CONSOLE), "call", "interview") as (process, screen):
+        for question, answer in (("Why", "cold"), ("Why really", "old")):
+            screen.wait_for(rf"{question}\? \[y/N\] ")
+            screen.type("y\n")
+            screen.wait_for(r"  Why \(string[^\n]*\): ")
+            screen.type(f"{answer}\n")
+            screen.wait_for(r"  notify \([^\n]*default true\): |  Notify \([^\n]*default true\): ")
+            screen.type("\n")
+            screen.text = screen.text.rpartition("default true): ")[2]
+        screen.wait_for("cold, then old")
+        assert process.wait(DEADLINE) == 0
+
+
+def test_a_request_for_a_model_is_one_line(users: None) -> None:
+    done = mcp(environment(**CONSOLE), "call", "sample")
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1].startswith(
+        "CommandError: The tool asked its client for sampling/createMessage, "
+    )

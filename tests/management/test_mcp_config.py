@@ -89,14 +89,22 @@ def test_each_client_is_told_of_an_endpoint_in_its_own_file_and_words(
     shop: dict[str, str],
     tmp_path: Path,
 ) -> None:
+    is_toml = file.endswith(".toml")
+    other = {"command": "other"}
+    before = f'theme = "dark"\n\n[{keys}.other]\ncommand = "other"\n' if is_toml else ""
+    before = before or json.dumps({"theme": "dark", keys: {"other": other}}, indent=4)
+    (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / file).write_text(before)
     done = config(shop, tmp_path, client, "--http", "URL", "--token", "TOKEN", "--name", "shop", "--write")
     assert done.returncode == 0, done.stderr
     text = (tmp_path / file).read_text()
-    document = tomllib.loads(text) if file.endswith(".toml") else json.loads(text)
+    document = tomllib.loads(text) if is_toml else json.loads(text)
     headers = {"Authorization": "Bearer TOKEN"}
-    assert document == {keys: {"shop": {key: headers if each == "HEADERS" else each for key, each in entry.items()}}}
-    assert done.stdout == f"Wrote the server 'shop' into {_shown(tmp_path, file)}.\n"
-    assert stat.S_IMODE((tmp_path / file).stat().st_mode) == 0o600  # it holds a token
+    ours = {key: headers if each == "HEADERS" else each for key, each in entry.items()}
+    assert document == {"theme": "dark", keys: {"other": other, "shop": ours}}
+    (backup,) = (tmp_path / file).parent.glob("*.bak")
+    assert backup.read_text() == before
+    assert done.stdout.startswith(f"Wrote the server 'shop' into {_shown(tmp_path, file)}. The file as it was: ")
 
 
 def _shown(home: Path, file: str) -> str:
@@ -186,6 +194,8 @@ def test_the_file_keeps_its_mode_and_a_backup_of_what_it_held(tmp_path: Path) ->
     assert json.loads(path.read_text()) == {"mcpServers": {"shop": ENTRY}}
     assert stat.S_IMODE(path.stat().st_mode) == 0o640
     assert link.is_symlink()
+    assert write_entry(tmp_path / "new.json", ["mcpServers", "shop"], ENTRY) is None
+    assert stat.S_IMODE((tmp_path / "new.json").stat().st_mode) == 0o600  # it may hold a token
 
 
 def test_json_keeps_its_comments_trailing_commas_and_indentation() -> None:

@@ -6,6 +6,7 @@ import asyncio
 import base64
 import inspect
 import io
+import json
 import struct
 import wave
 import zlib
@@ -17,7 +18,15 @@ from mcp.server.apps import Apps
 from mcp.server.mcpserver import Context, Image
 from mcp.server.mcpserver.exceptions import ToolError
 from mcp.server.mcpserver.resolve import AcceptedElicitation, CancelledElicitation, DeclinedElicitation, Elicit, Resolve
-from mcp_types import AudioContent, Completion, EmbeddedResource, ResourceLink, TextContent, TextResourceContents
+from mcp_types import (
+    AudioContent,
+    Completion,
+    EmbeddedResource,
+    ResourceLink,
+    SamplingMessage,
+    TextContent,
+    TextResourceContents,
+)
 from pydantic import BaseModel, Field
 
 from mcp_serving import MCPServer, get_user, notify_resource_updated
@@ -148,6 +157,12 @@ async def slow(ctx: Context, steps: int = 5, seconds: float = 0.05) -> str:
 
 
 @server.tool()
+def every_argument(text: str, number: int) -> str:
+    """What it was given, and by whom."""
+    return json.dumps({"text": text, "number": number, "user": str(get_user())})
+
+
+@server.tool()
 def who() -> str:
     """Who calls."""
     return f"for {get_user()}"
@@ -180,6 +195,39 @@ async def give_back(
     if not isinstance(details, AcceptedElicitation):
         return f"not given back: {type(details).__name__}"
     return f"{name} was given back: {details.data.reason}, notify={details.data.notify}"
+
+
+@server.tool()
+async def interview(ctx: Context) -> str:
+    """Asks twice in the middle of its call."""
+    first = await ctx.elicit("Why?", Details)
+    if not isinstance(first, AcceptedElicitation):
+        return f"no reason: {first.action}"
+    second = await ctx.elicit("Why really?", Details)
+    reason = second.data.reason if isinstance(second, AcceptedElicitation) else second.action
+    return f"{first.data.reason}, then {reason}"
+
+
+@server.tool()
+async def sample(ctx: Context) -> str:
+    """Asks the model of its client."""
+    message = SamplingMessage(role="user", content=TextContent(type="text", text="Hello"))
+    return str(await ctx.session.create_message([message], max_tokens=5, related_request_id=ctx.request_id))
+
+
+@server.tool()
+async def roots(ctx: Context) -> str:
+    """Asks for the folders of its client."""
+    return str(await ctx.session.list_roots())
+
+
+@server.write_tool(confirm="Rename {old}?", preview=True)
+def rename(old: str, new: str) -> str:
+    """Its question shows what it would change."""
+    from django.contrib.auth.models import Group
+
+    Group.objects.filter(name=old).update(name=new)
+    return f"renamed to {new}"
 
 
 @server.tool()

@@ -5,16 +5,24 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
+
+from django.apps import apps
+from django.utils import timezone
 
 from tests.support import in_django
 from tests.support.access_servers import logged_in
 from tests.support.asgi_servers import serving
 from tests.support.browser import Browser, Page
-from tests.support.harness import DEADLINE, Process
+from tests.support.harness import DEADLINE, Notes, Process
 
 SETTINGS = {**in_django.ENVIRONMENT, "DJANGO_SETTINGS_MODULE": "tests.project.settings_with_console"}
+
+
+_KEY_CODES = {"Tab": 9, "Enter": 13, "Space": 32, "ArrowLeft": 37, "ArrowRight": 39}
 
 
 class ConsolePage:
@@ -83,10 +91,46 @@ class ConsolePage:
             self.wait_for("document.querySelector('#result .took')")
         return self.text("#result")
 
+    def press(self, key: str, *, ctrl: bool = False, shift: bool = False) -> None:
+        """Press a key, as a user does at the keyboard: "Tab", "Enter", "ArrowRight" or a character."""
+        text = {"Enter": "\r", "Space": " "}.get(key, key if len(key) == 1 else "")
+        named = {"key": " " if key == "Space" else key, "code": key, "windowsVirtualKeyCode": _KEY_CODES.get(key, 0)}
+        named["modifiers"] = 2 * ctrl + 8 * shift
+        self.page._command("Input.dispatchKeyEvent", type="keyDown", **named, **({"text": text} if text else {}))
+        self.page._command("Input.dispatchKeyEvent", type="keyUp", **named)
+
+    def tab_to(self, condition: str, limit: int = 60) -> None:
+        """Press Tab until the JavaScript condition holds for ``focused``."""
+        for _ in range(limit):
+            if self.run(f"const focused = document.activeElement; return Boolean({condition})"):
+                return
+            self.press("Tab")
+        raise AssertionError(f"not reached with Tab: {condition}")
+
     def no_problems(self) -> None:
         """The console of the browser is free of errors."""
         self.run("return 1")  # takes what has arrived
         assert not self.page.problems, self.page.problems
+
+
+@dataclass
+class Site:
+    """A running console, with a browser."""
+
+    process: Process
+    address: str
+    notes: Notes
+    browser: Browser
+
+    def page(self, user: str) -> ConsolePage:
+        return console_page(self.browser, self.address, user)
+
+
+def token_of(name: str, *scopes: str) -> str:
+    """A fresh bearer token of a user."""
+    tokens = apps.get_model("mcp_tokens", "Token")._default_manager
+    _row, text = tokens.issue(in_django.user(name), scopes=scopes, expires=timezone.now() + timedelta(days=1))
+    return str(text)
 
 
 @contextmanager

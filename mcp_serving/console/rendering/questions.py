@@ -55,6 +55,11 @@ class Questions:
         return cls(result.request_state, _with_forms(asked), unanswerable)
 
     @classmethod
+    def of_request(cls, key: str, request: ElicitRequest) -> Questions:
+        """One question in the middle of a call."""
+        return cls(None, _with_forms({key: request}))
+
+    @classmethod
     def from_json(cls, text: str) -> Questions:
         """What ``as_json`` returned.
 

@@ -11,11 +11,13 @@ from asgiref.sync import sync_to_async
 from django.conf import settings
 from django.core.exceptions import ValidationError
 from django.http import HttpRequest, HttpResponse, HttpResponseBase, JsonResponse
+from django.utils.translation import gettext as _
 from django.views.decorators.http import require_GET, require_POST
 from mcp import MCPError
-from mcp_types import CallToolResult, ErrorData, InputRequiredResult
+from mcp_types import CallToolResult, ElicitRequestParams, ElicitResult, ErrorData, InputRequiredResult
 
 from mcp_serving import current_request
+from mcp_serving.console import waiting
 from mcp_serving.console.access import console_view
 from mcp_serving.console.pages import catalog_for, fragment, offered_or_404, page, viewer_of
 from mcp_serving.console.rendering import contents, snippets
@@ -83,6 +85,8 @@ async def tool_call(request: HttpRequest, name: str) -> HttpResponseBase:
     if viewer.viewed is not None or not is_asgi(request):
         return HttpResponse(status=403)
     tool = await offered_or_404(request, viewer, "tool", name)
+    if "waiting" in request.POST:
+        return await _answer_waiting_question(request)
     if "state" in request.POST:
         return await _answer(request, tool)
     declared: Any = tool.declared
@@ -97,6 +101,24 @@ async def tool_call(request: HttpRequest, name: str) -> HttpResponseBase:
             return JsonResponse({"form": await fragment(request, "form/fields.html", {"form": form})})
         arguments = form.arguments
     return streaming(Call(request, tool, arguments).run)
+
+
+async def _answer_waiting_question(request: HttpRequest) -> HttpResponse:
+    """Answer a question in the middle of a call, whose response is still open."""
+    question = waiting.find(request.POST["waiting"], request.user)
+    if question is None:
+        return JsonResponse(
+            {"error": _("This question no longer waits here: the call has ended, or another worker runs it.")}
+        )
+    answers = await sync_to_async(question.questions.answers)(request.POST)
+    if answers is None:
+        return JsonResponse({"form": await _waiting_form(request, question)})
+    question.give(answers)
+    return JsonResponse({})
+
+
+async def _waiting_form(request: HttpRequest, question: waiting.WaitingQuestion) -> str:
+    return await fragment(request, "question.html", {"questions": question.questions, "waiting": question.id})
 
 
 async def _answer(request: HttpRequest, tool: Offered) -> HttpResponseBase:
@@ -142,6 +164,11 @@ class Call:
         async def progress(done: float, total: float | None, message: str | None) -> None:
             emit("progress", {"done": done, "total": total, "message": message or ""})
 
+        async def ask(context: Any, params: ElicitRequestParams) -> ElicitResult:
+            with waiting.waiting(params, self._request.user) as question:
+                emit("asked", {"html": await _waiting_form(self._request, question)})
+                return await question.answer
+
         try:
             with current_request.updated(failures=self._failures):
                 async with client_for(
@@ -149,7 +176,7 @@ class Call:
                     self._request.user,
                     logging_callback=log,
                     log_level="debug",
-                    elicitation_callback=_cannot_wait,
+                    elicitation_callback=ask,
                 ) as client:
                     result = await self._send(client, progress)
         except MCPError as error:
@@ -209,8 +236,3 @@ class Call:
         if not (settings.DEBUG and getattr(self._request.user, "is_staff", False) and self._failures):
             return ""
         return "".join(traceback.format_exception(self._failures[-1]))
-
-
-async def _cannot_wait(*_: Any) -> ErrorData:
-    """For tools that ask through the session, in the middle of a call: clients of 2026-07-28 cannot be asked so."""
-    return ErrorData(code=-32601, message="The console is a client of 2026-07-28: it answers questions between calls.")

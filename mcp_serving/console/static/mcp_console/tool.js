@@ -49,7 +49,13 @@
       show("response", data.json);
       ask(data.html);
     },
+    // In the middle of a call, whose stream goes on after the answer.
+    asked(data) {
+      say(words.waiting);
+      ask(data.html, reply);
+    },
     result(data) {
+      question.replaceChildren();
       say(data.isError ? words.failed : words.done);
       progress.hidden = progress.hidden || !data.isError;
       show("response", data.json.length > 200000 ? `${data.json.slice(0, 200000)}\n…` : data.json);
@@ -61,16 +67,28 @@
     },
   };
 
-  function ask(html) {
+  function ask(html, answer = (data) => send(data, (refusal) => ask(refusal.form))) {
     question.innerHTML = html;
     const asked = question.querySelector("form");
     asked.addEventListener("submit", (event) => {
       event.preventDefault();
-      const data = new FormData(asked, event.submitter);
-      send(data, (answer) => ask(answer.form));
+      answer(new FormData(asked, event.submitter));
     });
     document.dispatchEvent(new Event("change")); // the form library looks at fields that are new
     (asked.querySelector("input:not([type=hidden]), select, textarea") ?? asked.querySelector("button")).focus();
+  }
+
+  async function reply(data) {
+    question.replaceChildren(); // now: the next question may come before the response
+    say(words.running);
+    try {
+      const response = await fetch(form.action, { method: "POST", body: data });
+      const refusal = response.ok ? await response.json() : { error: words.forbidden };
+      if (refusal.form) ask(refusal.form, reply);
+      else if (refusal.error) say(refusal.error);
+    } catch {
+      say(words.lost);
+    }
   }
 
   async function send(data, refused) {
@@ -92,6 +110,7 @@
       }
     } catch (error) {
       say(signal.aborted ? words.cancelled : words.lost);
+      question.replaceChildren();
       if (!signal.aborted) console.warn(error);
     } finally {
       running = null;
