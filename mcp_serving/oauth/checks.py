@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import Any
 
 from django.apps import apps
@@ -242,3 +243,49 @@ def _check_django() -> Iterator[CheckMessage]:
             hint="Leave out form-action, or add the hosts of your clients.",
             id="mcp_oauth.W005",
         )
+
+
+def check_scopes(**_: Any) -> list[CheckMessage]:
+    """With ``check --deploy``: each scope that a mount with ``OAuth`` needs is declared."""
+    from mcp_serving import conf, loading
+    from mcp_serving.sdk_installation import sdk_problem
+
+    if not apps.is_installed("oauth2_provider") or loading.settings_problems() or sdk_problem():
+        return []
+    configuration = conf.configuration()
+    paths = (configuration.server, configuration.http_server, getattr(settings, "ASGI_APPLICATION", None))
+    try:
+        for path in filter(None, paths):
+            loading.load(path)  # which creates the handlers
+    except Exception:  # the checks of mcp_serving report it
+        return []
+    return list(_undeclared_scopes())
+
+
+def _undeclared_scopes() -> Iterator[CheckMessage]:
+    from oauth2_provider.scopes import get_scopes_backend
+
+    from mcp_serving.asgi import lifecycle
+    from mcp_serving.asgi.handler import StreamableHTTPHandler
+    from mcp_serving.oauth.verifier import OAuth
+
+    declared = list(get_scopes_backend().get_all_scopes())
+    needed: dict[tuple[str, str], None] = {}
+    for handler in lifecycle.handlers():
+        if not isinstance(handler, StreamableHTTPHandler) or handler.access.metadata is None:
+            continue
+        if any(isinstance(each, OAuth) for each in handler.access.metadata.verifiers):
+            needed |= {(f"The handler at {handler.place}", scope): None for scope in handler.access.callers.scopes}
+            needed |= {
+                (f"The {kind} {name!r}", scope): None for kind, name, scope in getattr(handler.mcp, "scopes", ())
+            }
+    for what, scope in needed:
+        if scope not in declared:
+            close = get_close_matches(scope, declared, n=1, cutoff=0.8)
+            yield Error(
+                f"{what} needs the scope {scope!r}, which OAUTH2_PROVIDER['SCOPES'] does not declare: no client can "
+                "get it.",
+                hint=(f"Did you mean {close[0]!r}? Otherwise declare it" if close else "Declare it")
+                + f' with its words for the consent page: oauth_settings({{{scope!r}: "..."}}).',
+                id="mcp_oauth.E020",
+            )

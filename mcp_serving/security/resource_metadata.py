@@ -53,13 +53,13 @@ class ResourceMetadata:
         self, paths: Sequence[str], verifiers: Iterable[SignInVerifier], scopes: Callable[[], Sequence[str]]
     ) -> None:
         self._paths = paths
-        self._verifiers = list(verifiers)
+        self.verifiers = list(verifiers)
         self._scopes = scopes
 
     def scopes(self) -> list[str]:
         """The scopes that tokens for the mount may need; all that the verifiers know if it needs none."""
         return list(self._scopes()) or list(
-            dict.fromkeys(name for each in self._verifiers for name in each.scopes_supported())
+            dict.fromkeys(name for each in self.verifiers for name in each.scopes_supported())
         )
 
     def url(self, scope: Scope) -> str | None:
@@ -79,7 +79,7 @@ class ResourceMetadata:
             document = ProtectedResourceMetadata.model_validate(
                 {
                     "resource": origin_of(scope) + quote(prefix + mounted),
-                    "authorization_servers": [each.authorization_server(site_url(scope)) for each in self._verifiers],
+                    "authorization_servers": [each.authorization_server(site_url(scope)) for each in self.verifiers],
                     "scopes_supported": self.scopes() or None,
                 }
             )

@@ -6,7 +6,7 @@ for more. Callers without a bearer token, such as users who are logged in, need 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from mcp.server.auth.middleware.auth_context import get_access_token
 from mcp.shared.exceptions import MCPError
@@ -33,12 +33,16 @@ class Scopes:
         """The scopes that ``name`` requires."""
         return self._required.get((kind, name), ())
 
+    def __iter__(self) -> Iterator[tuple[str, str, str]]:
+        """Each kind, name and scope, in the order of declaration."""
+        return ((kind, name, scope) for (kind, name), scopes in self._required.items() for scope in scopes)
+
     def __bool__(self) -> bool:
         return bool(self._required)
 
     def all(self) -> list[str]:
         """Each scope that something requires, once, in the order of declaration."""
-        return list(dict.fromkeys(scope for scopes in self._required.values() for scope in scopes))
+        return list(dict.fromkeys(scope for _, _, scope in self))
 
     def missing(self, kind: str, name: str, granted: Iterable[str]) -> list[str]:
         """The scopes that ``name`` requires and a token with the scopes ``granted`` lacks."""

@@ -20,7 +20,7 @@ from django.test import override_settings  # isort: skip
 from oauth2_provider.settings import DEFAULTS as TOOLKITS  # isort: skip
 from oauth2_provider.views import AuthorizationView  # isort: skip
 
-from mcp_serving.oauth.checks import check_oauth  # isort: skip
+from mcp_serving.oauth.checks import check_oauth, check_scopes  # isort: skip
 
 
 def test_every_key_can_be_read_and_overridden() -> None:
@@ -154,6 +154,32 @@ def test_a_login_page_that_is_not_there_is_named() -> None:
     alone = Urls([path("", include("mcp_serving.oauth.urls"))])
     assert list(found(LOGIN_URL="/nowhere/", ROOT_URLCONF=alone)) == ["E008"]
     assert list(found(LOGIN_URL="no-such-name", ROOT_URLCONF=alone)) == ["E008"]
+
+
+def undeclared(scopes: dict[str, str]) -> dict[str, str | None]:
+    """The messages and hints of the check of scopes, where only these scopes are declared."""
+    with override_settings(OAUTH2_PROVIDER={**settings.OAUTH2_PROVIDER, "SCOPES": scopes}):
+        messages = check_scopes()
+    assert {message.id for message in messages} <= {"mcp_oauth.E020"}
+    return {message.msg: message.hint for message in messages}
+
+
+def test_a_scope_that_a_tool_needs_and_nobody_has_declared_is_named() -> None:
+    assert undeclared(settings.OAUTH2_PROVIDER["SCOPES"]) == {}
+    found = undeclared({"notes:read": "Read your notes"})
+    told = "needs the scope 'notes:write', which OAUTH2_PROVIDER['SCOPES'] does not declare: no client can get it."
+    assert [message for message in found if message.startswith("The tool 'delete_note'")] == [
+        f"The tool 'delete_note' {told}"
+    ]
+    assert f"The prompt 'tidy' {told}" in found
+    assert f"The resource 'notes://{{note}}/text' {told}" in found
+    assert set(found.values()) == {
+        "Declare it with its words for the consent page: oauth_settings({'notes:write': \"...\"})."
+    }
+    found = undeclared({"notes.read": "Read", "notes:write": "Write"})
+    hint = found[f"The handler at /reading {told}".replace("write", "read")]
+    assert hint is not None
+    assert hint.startswith("Did you mean 'notes.read'? Otherwise declare it")
 
 
 @pytest.mark.process
