@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -19,7 +21,10 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp_types import ElicitRequestParams, ElicitResult
 
 from tests.support.asgi_servers import LISTENING
+from tests.support.browser import running_browser
 from tests.support.harness import DEADLINE, ROOT, Process, reserved_port, running
+from tests.support.sdk_sign_in import SDKClient
+from tests.support.sign_in import waiting_for_callback
 
 pytestmark = pytest.mark.process
 
@@ -104,6 +109,35 @@ def test_make_run_ends_with_mcp_beside_the_django_pages(shop: dict[str, str]) ->
         os.killpg(process.pid, signal.SIGINT)
         process.wait_for("Shutting down: received SIGINT")
         process.wait()
+
+
+@pytest.mark.timeout(600)  # as above
+def test_a_user_signs_in_from_a_client_as_make_run_says(shop: dict[str, str], tmp_path: Path) -> None:
+    async def work(sdk: SDKClient) -> None:
+        async with sdk.connected() as client:
+            tools = sorted(tool.name for tool in (await client.list_tools()).tools)
+            assert tools == sorted(READ_TOOLS + WRITE_TOOLS["clerk"])
+            orders = await client.call_tool("search_orders", {"status": "open", "limit": 2})
+            assert orders.structured_content is not None
+            assert len(orders.structured_content["orders"]) == 2
+
+    printed = tmp_path / "printed"
+    with reserved_port() as port, printed.open("wb") as stdout:
+        options: Any = {"env": {**shop, "EXAMPLE_PORT": str(port)}, "stdout": stdout, "start_new_session": True}
+        with running(["make", "run"], **options) as process, running_browser(tmp_path / "profile") as browser:
+            try:
+                process.wait_for(ANNOUNCED, timeout=500)
+                told = re.search(
+                    r"add (\S+) to it\. In the browser .* log in as (\w+) with the password (\w+)", printed.read_text()
+                )
+                assert told
+                with waiting_for_callback() as callback:
+                    sdk = SDKClient(told[1], browser, callback, user=told[2], password=told[3])
+                    anyio.run(work, sdk)
+            finally:
+                os.killpg(process.pid, signal.SIGKILL)
+    for shown in ("demo", "Use the shop in your name, with your permissions"):
+        assert shown in sdk.page
 
 
 @pytest.mark.skipif(bool(os.environ.get("EXAMPLE_PORT")), reason="the default is overridden")

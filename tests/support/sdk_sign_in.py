@@ -15,7 +15,7 @@ from mcp.shared.auth import AuthorizationCodeResult, OAuthClientInformationFull,
 
 from tests.support.browser import Browser
 from tests.support.harness import DEADLINE
-from tests.support.sign_in import Callback, agree, log_in, until
+from tests.support.sign_in import PASSWORD, Callback, agree, log_in, until
 
 
 class Storage:
@@ -50,6 +50,8 @@ class SDKClient:
     browser: Browser
     callback: Callback
     http: Callable[..., httpx2.AsyncClient] = httpx2.AsyncClient
+    user: str = "ann"
+    password: str = PASSWORD
     consents: int = 1
     page: str = ""
 
@@ -72,7 +74,7 @@ class SDKClient:
     def _sign_in(self, url: str) -> None:
         page = self.browser.open(url)
         if until(page, "location.pathname").endswith("/login/"):
-            log_in(page, "ann")
+            log_in(page, self.user, self.password)
         self.page = agree(page)
 
     async def _wait_for_callback(self) -> AuthorizationCodeResult:

@@ -41,7 +41,7 @@ def until(page: Page, condition: str, **values: Any) -> Any:
         time.sleep(0.05)  # a browser has no event for a condition
 
 
-def log_in(page: Page, name: str) -> None:
+def log_in(page: Page, name: str, password: str = PASSWORD) -> None:
     until(page, "document.querySelector('input[name=password]')?.isConnected")
     page.run(
         """
@@ -50,7 +50,7 @@ def log_in(page: Page, name: str) -> None:
         setTimeout(() => document.querySelector("form button, form [type=submit]").click());
         """,
         name=name,
-        password=PASSWORD,
+        password=password,
     )
 
 
