@@ -112,6 +112,14 @@ def test_the_span_of_a_thread_the_call_and_the_http_request_are_one_trace(site: 
     assert (called.parent_id, inner.parent_id) == (http.span_id, called.span_id)
 
 
+def test_the_spans_of_a_permission_and_of_the_async_orm_are_children_of_the_call(site: Site) -> None:
+    other = TRACE.replace("0af7", "2af7")
+    site.ask(call(1, "guarded", modern=True), traceparent=f"00-{other}-b7ad6b7169203331-01")
+    called = site.collector.span("tools/call guarded", lambda span: span.trace_id == other)
+    for name in ("permission", "query"):
+        assert site.collector.span(name, lambda span: span.trace_id == other).parent_id == called.span_id
+
+
 def test_the_trace_of_the_client_is_continued(site: Site) -> None:
     message = call(1, "in_thread", modern=True)
     other = TRACE.replace("0af7", "1af7")
@@ -180,6 +188,7 @@ def test_the_duration_of_operations_has_the_names_that_the_server_knows_and_no_o
 
 def test_the_duration_of_a_session_is_measured_when_it_ends() -> None:
     with measured() as site:
+        site.ask(call(1, "in_thread", modern=True))  # without a session
         session = site.open_session()
         assert "mcp_server_session_duration" not in site.prometheus()
         headers = {"Mcp-Session-Id": session, "Mcp-Protocol-Version": "2025-11-25"}

@@ -2,6 +2,7 @@
 
 import json
 import os
+from typing import Any
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "tests.project.settings")
 
@@ -25,4 +26,5 @@ application = ProtocolTypeRouter(
 
 
 def build_daphne() -> Server:
-    return Server(application=application, endpoints=json.loads(os.environ["TEST_ENDPOINTS"]))
+    options: dict[str, Any] = json.loads(os.environ.get("TEST_DAPHNE", "{}"))
+    return Server(application=application, endpoints=json.loads(os.environ["TEST_ENDPOINTS"]), **options)

@@ -2,6 +2,7 @@
 
 import threading
 
+from asgiref.sync import sync_to_async
 from mcp.server.mcpserver.exceptions import ToolError
 from opentelemetry import metrics, trace
 from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
@@ -30,6 +31,20 @@ released = threading.Event()
 def in_thread() -> str:
     with tracer.start_as_current_span("work in a thread"):
         return str(get_user())
+
+
+def may(user: object) -> bool:
+    with tracer.start_as_current_span("permission"):
+        return True
+
+
+@server.tool(permission=may)
+async def guarded() -> str:
+    def query() -> str:
+        with tracer.start_as_current_span("query"):
+            return "found"
+
+    return await sync_to_async(query)()  # as the async ORM does
 
 
 @server.tool()

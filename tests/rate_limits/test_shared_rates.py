@@ -30,14 +30,39 @@ def settings(redis: Redis, **more: str) -> dict[str, str]:
     return {"TEST_MCP_SERVING": json.dumps(given)}
 
 
-def post(worker: str, path: str = "/mcp", tool: str = "free", session: str | None = None) -> httpx2.Response:
+def post(
+    worker: str, path: str = "/mcp", tool: str = "free", session: str | None = None, **headers: str
+) -> httpx2.Response:
     message = call(1, tool, modern=session is None)
-    return httpx2.post(f"{worker}{path}", json=message, headers=headers_of(message, session), timeout=DEADLINE)
+    headers = {**headers_of(message, session), **headers}
+    return httpx2.post(f"{worker}{path}", json=message, headers=headers, timeout=DEADLINE)
 
 
 def is_error(response: httpx2.Response) -> bool:
     assert response.status_code == 200, response.text
     return bool(response.json()["result"]["isError"])
+
+
+PROXIED = json.dumps({"proxy_forwarded_address_header": "X-Forwarded-For"})
+
+
+@pytest.mark.parametrize(
+    ("server", "options", "env", "is_believed"),
+    [
+        ("runmcp", ["--server", "tests.project.rated.server"], {}, False),
+        ("runmcp", ["--server", "tests.project.rated.server"], {"TEST_DAPHNE": PROXIED}, True),
+        ("uvicorn", ["--no-proxy-headers"], {}, False),
+        ("uvicorn", ["--proxy-headers", "--forwarded-allow-ips", "127.0.0.1"], {}, True),
+        ("uvicorn", ["--proxy-headers", "--forwarded-allow-ips", "192.0.2.1"], {}, False),
+    ],
+)
+def test_the_settings_of_the_web_server_say_whether_a_forwarded_address_counts(
+    server: str, options: list[str], env: dict[str, str], is_believed: bool
+) -> None:
+    with serving(server, MODULE, *options, env={**env, "TEST_RATE": "1/h"}) as (_, address):
+        addresses = ["192.0.2.7", "192.0.2.8", "192.0.2.8"]
+        statuses = [post(address, **{"X-Forwarded-For": each}).status_code for each in addresses]
+        assert statuses == ([200, 200, 429] if is_believed else [200, 429, 429])
 
 
 @pytest.fixture(scope="module")
