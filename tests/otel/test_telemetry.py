@@ -157,6 +157,15 @@ def test_the_exception_of_a_tool_or_resource_is_in_its_span_once(site: Site) -> 
     assert (unread.attributes["error.type"], unread.exceptions) == ("-32603", ["ZeroDivisionError"])
 
 
+def test_a_call_whose_client_leaves_is_cancelled_in_its_span_and_in_the_metrics(site: Site) -> None:
+    message = call(1, "sleeps", modern=True)
+    with pytest.raises(httpx2.ReadTimeout):
+        httpx2.post(f"{site.address}/mcp", json=message, headers=headers_of(message), timeout=1)
+    span = site.collector.span("tools/call sleeps")
+    assert (span.is_error, span.attributes["error.type"], span.exceptions) == (True, "cancelled", [])
+    wait_until(lambda: 'error_type="cancelled"' in site.prometheus(), "the metric")
+
+
 # Metrics
 
 

@@ -2,6 +2,7 @@
 
 import threading
 
+import anyio
 from asgiref.sync import sync_to_async
 from mcp.server.mcpserver.exceptions import ToolError
 from opentelemetry import metrics, trace
@@ -52,6 +53,11 @@ def waits() -> str:
     """Waits for the tool "release"."""
     released.wait(60)
     return "released"
+
+
+@server.tool()
+async def sleeps() -> None:
+    await anyio.sleep(60)
 
 
 @server.tool()

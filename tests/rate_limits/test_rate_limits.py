@@ -20,6 +20,7 @@ from django.core.checks import run_checks
 from django.core.exceptions import ImproperlyConfigured
 from django.test import override_settings
 from mcp.server.auth.provider import AccessToken
+from mcp.server.mcpserver import MCPServer as SDKServer
 
 from mcp_serving import MCPServer, Registry, StreamableHTTPHandler, signals
 from mcp_serving.asgi import lifecycle
@@ -196,6 +197,33 @@ def test_two_handlers_count_separately() -> None:
     run(work)
 
 
+def test_of_many_requests_at_once_no_more_pass_than_the_rate_allows() -> None:
+    statuses: list[int] = []
+
+    async def work() -> None:
+        async with serving("5/h") as served, anyio.create_task_group() as group:
+
+            async def ask_once() -> None:
+                statuses.append((await served.ask()).status_code)
+
+            for _ in range(30):
+                group.start_soon(ask_once)
+
+    run(work)
+    assert sorted(statuses) == [200] * 5 + [429] * 25
+
+
+def test_a_handler_for_a_server_of_the_sdk_has_a_rate_too() -> None:
+    mcp = SDKServer("shop")
+    mcp.tool("free")(lambda: "served")
+
+    async def work() -> None:
+        async with serving(mcp=mcp) as served:
+            assert await served.statuses(3) == [200, 200, 429]
+
+    run(work)
+
+
 def test_streams_count_and_notifications_and_answers_do_not() -> None:
     async def work() -> None:
         async with serving("3/h", auth=TokensAlone()) as served:
@@ -323,6 +351,24 @@ def test_a_tool_that_the_user_may_not_use_has_no_rate_that_could_be_seen() -> No
         async with client(mcp) as session:
             for _ in range(3):
                 assert text(await session.call_tool("hidden", {})) == "Unknown tool: hidden"
+
+    run(work)
+
+
+def test_a_tool_that_another_tool_calls_has_its_rate_too() -> None:
+    mcp = server()
+
+    @mcp.tool()
+    async def outer() -> str:
+        result: Any = await mcp.call_tool("rated", {})
+        return str(result.content[0].text)
+
+    async def work() -> None:
+        async with client(mcp) as session:
+            assert [(await session.call_tool("outer", {})).is_error for _ in range(3)] == [False, False, True]
+        await mcp.call_tool("rated", {})  # outside of a request, nothing is counted
+        await mcp.call_tool("rated", {})
+        await mcp.call_tool("rated", {})
 
     run(work)
 
