@@ -17,6 +17,7 @@ import pytest
 from mcp import Client
 from mcp.client.stdio import stdio_client
 
+from mcp_serving.otel import checks
 from tests.support import in_django
 from tests.support.asgi_servers import serving
 from tests.support.collector import Collector, collecting
@@ -273,3 +274,12 @@ def test_installing_the_app_does_not_load_the_sdk_of_mcp() -> None:
     code = "import sys, django; django.setup(); sys.exit('mcp' in sys.modules)"
     env = environment(**ENVIRONMENT)
     assert subprocess.run([sys.executable, "-c", code], env=env, cwd=ROOT, timeout=60, check=False).returncode == 0
+
+
+def test_the_check_reports_an_api_that_is_too_old(monkeypatch: pytest.MonkeyPatch) -> None:
+    for version in ("1.30.0", "1.45.2", "2.0"):
+        monkeypatch.setattr(checks, "version", lambda _, version=version: version)
+        assert checks.check_api() == []
+    monkeypatch.setattr(checks, "version", lambda _: "1.29.1")
+    (error,) = checks.check_api()
+    assert error.msg == "mcp_serving.otel needs opentelemetry-api 1.30 or later; 1.29.1 is installed."
