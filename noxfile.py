@@ -15,6 +15,7 @@ LOWEST = {
     "channels": "4.2.2",
     "daphne": "4.2.0",
     "mcp": "2.3.0",
+    "pydantic": "2.13.0",
     "Twisted": "25.5.0",
 }
 """As pyproject.toml allows: a test compares them."""

@@ -22,15 +22,16 @@ from django.db.models.query import RawQuerySet
 from django.utils.functional import LazyObject, Promise
 from mcp.server.mcpserver.prompts.base import Message
 from mcp.server.mcpserver.resources import Resource
-from mcp.server.mcpserver.utilities.func_metadata import FuncMetadata
+from mcp.server.mcpserver.utilities.func_metadata import ArgModelBase, FuncMetadata
 from mcp.server.mcpserver.utilities.types import Audio, Image
 from mcp_types import CallToolResult, ContentBlock, InputRequiredResult, TextContent
-from pydantic import BaseModel, ValidationError
-from pydantic_core import PydanticSerializationError
+from pydantic import BaseModel, PrivateAttr, ValidationError
+from pydantic_core import PydanticSerializationError, SchemaValidator
 
 from mcp_serving import sdk
 from mcp_serving.threads import is_async
-from mcp_serving.validation_errors import bounded
+from mcp_serving.validation_errors import bounded, fail_fast_validator
+from mcp_serving.web_servers.request_body import MAX_VALUES, has_more_values
 
 SUPPORTED = (
     "None, text, numbers, dates and times, UUID, enum, bytes, model instances, QuerySets, file fields, pydantic "
@@ -130,6 +131,8 @@ class _Converted:
 class ToolMetadata(FuncMetadata):
     """The SDK's description of a tool, which converts results of Django's types, and bounds the errors in arguments."""
 
+    _validator: SchemaValidator | None = PrivateAttr(default=None)
+
     @classmethod
     def of(cls, metadata: FuncMetadata) -> ToolMetadata:
         """The same description."""
@@ -141,10 +144,25 @@ class ToolMetadata(FuncMetadata):
         )
 
     def validate_arguments(self, arguments_to_validate: dict[str, Any]) -> dict[str, Any]:
+        if self._validator is None:
+            self._validator = fail_fast_validator(self.arg_model)
+        arguments = self.pre_parse_json(arguments_to_validate)
         try:
-            return super().validate_arguments(arguments_to_validate)
+            validated: ArgModelBase = self._validator.validate_python(arguments)
         except ValidationError as error:
             raise bounded(error) from None
+        return validated.model_dump_one_level()
+
+    def pre_parse_json(self, data: dict[str, Any]) -> dict[str, Any]:
+        """The arguments, in which JSON in a text is parsed; a text with too many values stays a text."""
+        texts = {name: value for name, value in data.items() if isinstance(value, str)}
+        limit = MAX_VALUES // max(len(texts), 1)
+        unparsed = {
+            name: text
+            for name, text in texts.items()
+            if len(text) > limit and has_more_values(text.encode(errors="replace"), limit)
+        }
+        return super().pre_parse_json({name: data[name] for name in data.keys() - unparsed}) | unparsed
 
     def convert_result(self, result: Any) -> CallToolResult | InputRequiredResult:
         return result.result if isinstance(result, _Converted) else super().convert_result(result)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,10 @@ if TYPE_CHECKING:
 
 MAX_VALUES = 100_000
 """JSON values of a body, keys included. To parse and validate them takes a tenth of a second, while all others wait."""
+
+MAX_OTHER_VALUES = 5_000
+"""JSON values of a body outside of ``params.arguments``. The SDK validates them against unions of models: 20,000 values
+in an answer to a question can have a million errors, which take a second and hundreds of megabytes."""
 
 BYTES_PER_VALUE = 40
 """If ``max_request_body_size`` is raised, a body may have one value for this many bytes of it."""
@@ -61,23 +66,51 @@ class ValueLimitMiddleware:
         self._check = RequestBodyLimitMiddleware(self._serve_whole_body, max_body_size)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        # Each value takes at least a byte, so that most requests need no look at their body.
-        app = self._app if _content_length(scope) <= self._max_values else self._check
+        # Each value and its separator take at least two bytes, so that most requests need no look at their body.
+        app = self._app if _content_length(scope) <= 2 * MAX_OTHER_VALUES else self._check
         await app(scope, receive, send)
 
     async def _serve_whole_body(self, scope: Scope, receive: Receive, send: Send) -> None:
         message = await receive()
         body = message.get("body", b"")
-        if has_more_values(body, self._max_values):
-            refusal = Refusal(
-                413,
-                f"The body has more than {self._max_values} JSON values.",
-                f"its body has more than {self._max_values} JSON values; the limit is the larger of {MAX_VALUES} and "
-                f"max_request_body_size / {BYTES_PER_VALUE}",
-            )
+        if refusal := self._refusal(body):
             await refusal(scope, receive, send)
         elif message["type"] == "http.request" and not message["more_body"]:
             await self._app(scope, with_body(body, receive), send)
+
+    def _refusal(self, body: bytes) -> Refusal | None:
+        if not has_more_values(body, MAX_OTHER_VALUES):
+            return None
+        if has_more_values(body, self._max_values):
+            text = f"body has more than {self._max_values} JSON values"
+            limits = f"the limit is the larger of {MAX_VALUES} and max_request_body_size / {BYTES_PER_VALUE}"
+            return Refusal(413, f"The {text}.", f"its {text}; {limits}")
+        if _has_more_other_values(body, MAX_OTHER_VALUES):
+            text = f"body has more than {MAX_OTHER_VALUES} JSON values outside of params.arguments, or is not JSON"
+            return Refusal(413, f"The {text}.", f"its {text}")
+        return None
+
+
+def _has_more_other_values(body: bytes, limit: int) -> bool:
+    """Whether a JSON-RPC message has more values outside of ``params.arguments``; True if it is not JSON."""
+    try:
+        message = json.loads(body)
+    except (ValueError, RecursionError):
+        return True
+    params = message.get("params") if isinstance(message, dict) else None
+    if isinstance(params, dict):
+        params.pop("arguments", None)
+    count = 0
+    left = [message]
+    while left and count <= limit:
+        value = left.pop()
+        count += 1
+        if isinstance(value, dict):
+            count += len(value)
+            left += value.values()
+        elif isinstance(value, list):
+            left += value
+    return count > limit
 
 
 def _content_length(scope: Scope) -> float:

@@ -4,24 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import time
-import tracemalloc
+from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import BaseModel
 
 from mcp_serving import MCPServer, StreamableHTTPHandler
 from mcp_serving.asgi import lifecycle
-from mcp_serving.web_servers.request_body import MAX_VALUES, has_more_values
+from mcp_serving.web_servers.request_body import MAX_OTHER_VALUES, MAX_VALUES, has_more_values
 from tests.support import in_django  # sets Django up
-from tests.support.harness import INITIALIZE, call
+from tests.support.harness import INITIALIZE, MODERN_META, call
 from tests.support.raw_http import headers_of
 
 assert in_django
 
+STATUS, CLEAR_REFS = Path("/proc/self/status"), Path("/proc/self/clear_refs")
+
 SIZE = 4 * 2**20 - 2000
 HALF_A_SECOND = 0.5
 MEGABYTES = 100 * 10**6
+A_FEW_KILOBYTES = 5000
 
 server: MCPServer[Any] = MCPServer("limits")
 
@@ -34,6 +39,33 @@ async def numbers(values: list[int]) -> str:
 @server.tool()
 async def anything(values: Any) -> str:
     return "some values"
+
+
+class Book(BaseModel):
+    title: str
+    author: str
+    year: int
+
+
+class Film(BaseModel):
+    name: str
+    director: str
+    minutes: int
+
+
+class Shelf(BaseModel):
+    media: list[Book | Film]
+    prices: dict[str, int] = {}
+
+
+@server.tool()
+async def shelve(values: Shelf) -> str:
+    return "shelved"
+
+
+@server.prompt()
+def greet(name: str) -> str:
+    return name
 
 
 @server.tool()
@@ -116,14 +148,26 @@ async def post(handler: StreamableHTTPHandler, message: dict[str, Any], body: by
     }
     others = asyncio.ensure_future(take_turns())
     await asyncio.sleep(0)
-    tracemalloc.start()
+    memory_before = reset_peak_memory()
     try:
         await handler(scope, receive, send)
+        await asyncio.sleep(0)  # to the end of the last turn
     finally:
-        answer.memory = tracemalloc.get_traced_memory()[1]
-        tracemalloc.stop()
+        answer.memory = memory("VmHWM") - memory_before
         others.cancel()
     return answer
+
+
+def reset_peak_memory() -> int:
+    """Let the peak of the process start again; it includes what pydantic has outside of Python's objects."""
+    if CLEAR_REFS.exists():
+        CLEAR_REFS.write_text("5")
+    return memory("VmRSS")
+
+
+def memory(kind: str) -> int:
+    found = re.search(rf"{kind}:\s+(\d+) kB", STATUS.read_text()) if STATUS.exists() else None
+    return int(found[1]) * 1000 if found is not None else 0
 
 
 def served(
@@ -165,6 +209,85 @@ def test_a_body_with_one_long_string_is_served_whatever_is_in_it(content: str, m
     assert json.loads(answer.body)["result"]["content"][0]["text"] == str(len(json.loads(TEXTS[content])))
     assert answer.seconds < HALF_A_SECOND
     assert answer.memory < MEGABYTES
+
+
+def members(value: bytes, count: int) -> bytes:
+    return b"{" + b",".join(b'"%x":%s' % (number, value) for number in range(count)) + b"}"
+
+
+ARGUMENTS = {
+    "empty strings": ("numbers", many(b'"",', 3 * 99_000)),
+    "empty lists": ("numbers", many(b"[],", 3 * 49_000)),
+    "empty objects for a union of models": ("shelve", b'{"media":%s}' % many(b"{},", 3 * 33_000)),
+    "strings in an object": ("shelve", b'{"media":[],"prices":%s}' % members(b'"x"', 49_000)),
+    "JSON in a string": ("numbers", b'"%s"' % many(b"[],")),
+}
+"""Invalid arguments of tools with almost as many values as allowed."""
+
+
+@pytest.mark.parametrize("modern", [True, False])
+@pytest.mark.parametrize("content", ARGUMENTS)
+def test_many_invalid_arguments_have_few_errors_and_delay_nobody(content: str, modern: bool) -> None:
+    tool, values = ARGUMENTS[content]
+    answer = served(call(1, tool, modern=modern), body_of(tool, values, modern=modern))
+    result = json.loads(answer.body)["result"]
+    assert result["isError"]
+    assert 1 <= int(re.search(r"(\d+) validation errors? for", result["content"][0]["text"])[1]) <= 6  # type: ignore[index]
+    assert len(answer.body) < A_FEW_KILOBYTES
+    assert answer.seconds < HALF_A_SECOND
+    assert answer.memory < MEGABYTES
+
+
+def test_prompts_and_requests_with_many_invalid_parameters_have_a_short_answer_and_delay_nobody() -> None:
+    for value in (b"1", b'"x"'):
+        message = method("prompts/get", name="greet", arguments="@")
+        answer = served(message, json.dumps(message).encode().replace(b'"@"', members(value, 49_000)))
+        assert (answer.status, len(answer.body) < A_FEW_KILOBYTES) == (400, True)
+        assert answer.seconds < HALF_A_SECOND
+        assert answer.memory < MEGABYTES
+
+
+def method(name: str, /, **params: Any) -> dict[str, Any]:
+    return {"jsonrpc": "2.0", "id": 1, "method": name, "params": {**params, "_meta": MODERN_META}}
+
+
+CONTENT = b'{"a":{"role":"assistant","model":"m","content":%s}}'
+PARAMETERS = {
+    "initialize": (INITIALIZE, b'"test"', b'"test","icons":%s', b"1,"),
+    "subscriptions/listen": (
+        method("subscriptions/listen", notifications={"resourceSubscriptions": "@"}),
+        b'"@"',
+        b"%s",
+        b"1,",
+    ),
+    "an answer to a question": (method("tools/call", name="text", inputResponses="@"), b'"@"', CONTENT, b"{},"),
+}
+"""A message, a part of it, what replaces the part, and the values in that."""
+
+
+@pytest.mark.parametrize("case", PARAMETERS)
+def test_other_invalid_parameters_have_a_short_answer_and_delay_nobody(case: str) -> None:
+    message, part, replacement, unit = PARAMETERS[case]
+
+    def answered(count: int) -> Answer:
+        values = many(unit, count * len(unit))
+        answer = served(message, json.dumps(message).encode().replace(part, replacement % values))
+        assert len(answer.body) < A_FEW_KILOBYTES
+        assert answer.seconds < HALF_A_SECOND
+        assert answer.memory < MEGABYTES
+        return answer
+
+    for count in (MAX_OTHER_VALUES + 1, MAX_VALUES // 3, MAX_VALUES):
+        assert answered(count).status == 413
+    allowed = answered(MAX_OTHER_VALUES // 2 - 100)
+    assert json.loads(allowed.body)["error"]["code"] == -32602
+
+
+def test_a_body_that_is_not_json_has_at_most_as_many_values() -> None:
+    body = body_of("numbers", many(b"1,", 2 * MAX_VALUES // 2), modern=True)
+    assert served(call(1, "numbers", modern=True), body).status == 200
+    assert served(call(1, "numbers", modern=True), body[:-1]).status == 413
+    assert served(call(1, "numbers", modern=True), body.replace(b"1", b"1" * 5000, 1)).status == 413
 
 
 @pytest.mark.parametrize("modern", [True, False])
