@@ -138,6 +138,39 @@ def test_a_call_needs_the_permission_of_its_tool() -> None:
         assert async_to_sync(work)() == (200, 404)
 
 
+def test_without_debug_not_even_staff_see_the_traceback() -> None:
+    browser = AsyncClient()
+
+    async def work() -> str:
+        await browser.aforce_login(await _user("root"))
+        answer = await browser.post("/mcp-console/tools/broken/call/", {"mode": "json", "raw": "{}"})
+        return "".join([part.decode() async for part in answer.streaming_content])
+
+    for debug in (False, True):
+        with override_settings(DEBUG=debug):
+            shown = async_to_sync(work)()
+        assert "Error executing tool broken" in shown
+        assert ("the secret of the log" in shown) is debug
+
+
+def test_the_overview_shows_what_the_system_checks_found_and_the_channel_layer() -> None:
+    layers = {"default": {"BACKEND": "channels.layers.InMemoryChannelLayer"}}
+    with override_settings(CHANNEL_LAYERS=layers, SECRET_KEY="short"):
+        text = get("", "clerk").content.decode()
+    assert "channels.layers.InMemoryChannelLayer" in text
+    assert "this process only" in text
+    found = re.findall(r"<code>(mcp_[a-z]+\.[WEI]\d+)</code>", text)
+    assert found, text
+
+
+def test_where_users_can_sign_in_the_connect_page_says_so() -> None:
+    with_oauth = [*SETTINGS["INSTALLED_APPS"], "oauth2_provider", "mcp_serving.oauth"]
+    sentence = "Clients that can sign in need the address and nothing else"
+    assert sentence not in get("connect/", "clerk").content.decode()
+    with override_settings(INSTALLED_APPS=with_oauth):
+        assert sentence in get("connect/", "clerk").content.decode()
+
+
 # WSGI
 
 

@@ -46,7 +46,13 @@ def test_a_tool_is_described_with_permission_hints_schemas_and_source(page: Cons
         "tests/project/console.py:",
     ):
         assert expected in text
-    assert '"required"' in page.run("return document.querySelector('details code').textContent")
+    schemas = page.run("return [...document.querySelectorAll('.about-card details')].map((each) => each.textContent)")
+    assert [each.split()[0] for each in schemas] == ["Input", "Output"]
+    assert '"required"' in schemas[0]
+    assert '"result"' in schemas[1]
+    page.go("tools/every_kind/")
+    assert page.run("return document.getElementsByName('arguments-by_default')[0].value") == "given"
+    assert "Some text" in page.text("#fields .help")
 
 
 # The forms

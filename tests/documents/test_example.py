@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -138,6 +139,28 @@ def test_a_user_signs_in_from_a_client_as_make_run_says(shop: dict[str, str], tm
                 os.killpg(process.pid, signal.SIGKILL)
     for shown in ("demo", "Use the shop in your name, with your permissions"):
         assert shown in sdk.page
+
+
+def test_make_run_tells_the_address_of_the_console_and_a_staff_user_who_can_log_in(
+    shop: dict[str, str], tmp_path: Path
+) -> None:
+    copy = tmp_path / "db.sqlite3"
+    shutil.copy(shop["EXAMPLE_DB"], copy)
+    env = {**shop, "EXAMPLE_DB": str(copy), "EXAMPLE_PORT": "8123"}
+    recipe = (ROOT / "Makefile").read_text().partition("\nrun:")[2].partition("\n\n")[0]
+    assert "manage.py create_demo_data --demo-user" in recipe
+    manage = [sys.executable, "manage.py"]
+    told = subprocess.run(
+        [*manage, "create_demo_data", "--demo-user"], env=env, cwd=ROOT, capture_output=True, text=True
+    )
+    assert "The console is at http://localhost:8123/mcp-console/, for staff such as the user demo." in told.stdout
+    password = told.stdout.rpartition("password ")[2].strip()
+    check = (
+        "from django.contrib.auth import authenticate\n"
+        f"print(authenticate(username='demo', password={password!r}).is_staff)"
+    )
+    done = subprocess.run([*manage, "shell", "--command", check], env=env, cwd=ROOT, capture_output=True, text=True)
+    assert done.stdout.strip().endswith("True"), done.stderr
 
 
 @pytest.mark.skipif(bool(os.environ.get("EXAMPLE_PORT")), reason="the default is overridden")

@@ -220,6 +220,16 @@ def test_prompt_writes_its_messages(shop: dict[str, str]) -> None:
     assert missing.stderr == "CommandError: Prompt order_followup lacks arguments: number\n"
 
 
+def test_the_command_loads_no_web_server_and_no_optional_app() -> None:
+    command = [sys.executable, "-X", "importtime", "-m", "django", "mcp", "list"]
+    done = subprocess.run(command, env=environment(), cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0
+    loaded = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
+    assert "mcp_serving.inspection.command" in loaded
+    optional = {f"mcp_serving.{name}" for name in ("console", "tokens", "oauth", "daphne", "asgi")}
+    assert loaded & {"twisted", "daphne", "redis", *optional} == set()
+
+
 # A running server
 
 

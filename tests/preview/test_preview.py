@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ import anyio
 import pytest
 from mcp import Client, MCPError
 from mcp.client.context import ClientRequestContext
-from mcp_types import ElicitRequestParams, ElicitResult
+from mcp_types import ElicitRequestParams, ElicitResult, InputRequiredResult, ResourceUpdatedNotification
 
 from tests.support.harness import DEADLINE, MANAGE, ROOT, environment, parameters, serving_http
 from tests.support.mariadb import MariaDB
@@ -478,3 +478,55 @@ def test_over_http_the_question_shows_the_changes_and_yes_makes_them(
     for question in person.questions:
         assert "- change product Chair: stock 12 -> 16" in question
     assert project.noted() == ["preview", "preview", "for good", "committed"]
+
+
+@pytest.mark.filterwarnings("ignore:resources/subscribe is removed")
+@pytest.mark.parametrize("mode", MODES)
+def test_a_preview_sends_no_notification(tmp_path: Path, request: pytest.FixtureRequest, mode: str) -> None:
+    project = prepared(databases_of("sqlite", request, tmp_path), tmp_path)
+    person = Person("decline", "accept")
+    uris = ["stock://orders/7", "stock://orders/8"]
+    updated: list[str] = []
+    heard = anyio.Event()
+
+    async def hear(message: Any) -> None:
+        if isinstance(message, ResourceUpdatedNotification):
+            updated.append(str(message.params.uri))
+            heard.set()
+
+    async def work() -> None:
+        options: dict[str, Any] = {"mode": mode, "elicitation_callback": person, "message_handler": hear}
+        with anyio.fail_after(2 * DEADLINE):
+            async with Client(parameters(**project.env), **options) as client, AsyncExitStack() as stack:
+                if mode == "legacy":
+                    for uri in uris:
+                        await client.subscribe_resource(uri)
+                else:
+                    stream = await stack.enter_async_context(client.listen(resource_subscriptions=uris))
+                for number in (7, 8):
+                    await call(client, "cancel_order", number=number)
+                if mode != "legacy":
+                    updated.append((await anext(aiter(stream))).uri)  # type: ignore[union-attr]
+                    heard.set()
+                await heard.wait()
+
+    run(work)
+    assert set(updated) == {uris[1]}
+
+
+def test_the_state_that_travels_to_the_client_does_not_grow_with_the_changes(
+    tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    project = prepared(databases_of("sqlite", request, tmp_path), tmp_path)
+
+    async def size(client: Client, case: str) -> int:
+        asked = await client.session.call_tool("run_case", {"case": case}, allow_input_required=True)
+        assert isinstance(asked, InputRequiredResult)
+        assert asked.request_state is not None
+        return len(asked.request_state)
+
+    async def work() -> None:
+        async with connected(project, "auto", Person()) as client:
+            assert await size(client, "odd_values") == await size(client, "savepoints")
+
+    run(work)

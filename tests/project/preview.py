@@ -164,6 +164,13 @@ def announce() -> str:
     return "announced"
 
 
+@server.resource("stock://orders/{number}")
+def order_status(number: int) -> str:
+    from tests.project.stock.models import Order
+
+    return Order.objects.get(number=number).status
+
+
 @server.read_tool()
 def state() -> dict[str, Any]:
     """The rows that the other tools change."""
