@@ -15,13 +15,27 @@ import time
 import traceback
 from functools import partial
 
-from bench import against, idle, mount, notifications, orm, preview, relay, report, shutdown, startup, stdio
+from bench import (
+    against,
+    calls,
+    idle,
+    mount,
+    notifications,
+    orm,
+    preview,
+    relay,
+    report,
+    shutdown,
+    startup,
+    stdio,
+)
 from bench.measuring import Effort, Results, machine
 
 PARTS = {
     "mount": mount.measure,
     "orm": orm.measure,
     "preview": preview.measure,
+    "calls": calls.measure,
     "stdio": stdio.measure,
     "start": startup.measure,
     "idle": idle.measure,

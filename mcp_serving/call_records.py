@@ -46,7 +46,7 @@ def _send_signals(batch: Sequence[tuple[Any, CallRecord]]) -> None:
             logging.getLogger(__name__).exception("A receiver of call_finished failed.")
 
 
-_signals: RecordQueue[tuple[Any, CallRecord]] = RecordQueue("signals of finished calls", _send_signals)
+_signals: RecordQueue[tuple[Any, CallRecord]] = RecordQueue("signals of finished calls", _send_signals, delay=0.1)
 
 
 def are_wanted() -> bool:

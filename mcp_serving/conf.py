@@ -35,6 +35,7 @@ class Configuration:
     rate_limit_storage: str = "memory://"
     rate_limit_on_outage: str = "allow"
     trace_users: bool = False
+    call_retention_days: int = 90
 
 
 @cache
@@ -145,6 +146,12 @@ def _true_or_false(value: object) -> bool:
     return value
 
 
+def _days(value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 36500:
+        raise ValueError(f"{value!r} must be a number of days from 1 to 36500.")
+    return value
+
+
 def _field_paths(value: object) -> tuple[str, ...]:
     if not isinstance(value, list | tuple) or not all(isinstance(each, str) and each.count(".") == 2 for each in value):
         raise ValueError(f"{value!r} must be a list of fields such as 'shop.Customer.email'.")
@@ -167,6 +174,7 @@ _VALIDATORS: dict[str, Callable[[Any], Any]] = {
     "RATE_LIMIT_STORAGE": _storage_uri,
     "RATE_LIMIT_ON_OUTAGE": _allow_or_refuse,
     "TRACE_USERS": _true_or_false,
+    "CALL_RETENTION_DAYS": _days,
 }
 
 KEYS = tuple(_VALIDATORS)

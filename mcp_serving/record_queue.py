@@ -61,11 +61,16 @@ class RecordQueue(Generic[T]):
             if self._thread is None or not self._thread.is_alive():  # also in a forked process
                 self._thread = threading.Thread(target=self._run, name=f"mcp-serving {self._what}", daemon=True)
                 self._thread.start()
-            self._changed.notify()
-        self._report_dropped()
+            if len(self._items) in (1, _BATCH):  # each time that the thread wakes costs more than the item
+                self._changed.notify()
+        if self._dropped:
+            self._report_dropped()
 
     async def flush(self, seconds: float) -> None:
-        """Wait until all items are delivered, at most these seconds; what is left then is lost, and logged."""
+        """Wait until all items are delivered, at most these seconds, and only until the delivery fails.
+
+        How many are left is logged.
+        """
         loop, flushed = asyncio.get_running_loop(), asyncio.Event()
         with self._changed:
             if self._items or self._in_delivery:
@@ -77,9 +82,10 @@ class RecordQueue(Generic[T]):
             async with asyncio.timeout(seconds):
                 await flushed.wait()
         with self._changed:
-            self._dropped += len(self._items) + self._in_delivery
-            self._items.clear()
+            left = len(self._items) + self._in_delivery
         self._report_dropped(at_once=True)
+        if left:
+            logger.error("%d %s are not delivered at the shutdown, and are lost with the process.", left, self._what)
 
     # In the thread
 

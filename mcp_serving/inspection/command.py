@@ -22,7 +22,7 @@ from mcp_serving.inspection.catalog import Catalog, Offered, catalog_of, declara
 from mcp_serving.inspection.client import connect, connect_to_url
 from mcp_serving.inspection.description import described, described_as_json, indented, section
 from mcp_serving.logs import escaped
-from mcp_serving.runtime import Runtime
+from mcp_serving.runtime import Runtime, finish_records
 from mcp_serving.shutdown.deadline import Deadline
 
 CLOSE_SECONDS = 5.0
@@ -91,7 +91,9 @@ async def _connected(
         async with connect(mcp, user=user, **client_options) as client:
             yield client
     finally:
-        await Runtime.of(sdk.low_level(mcp)).close(Deadline(CLOSE_SECONDS))
+        deadline = Deadline(CLOSE_SECONDS)
+        await Runtime.of(sdk.low_level(mcp)).close(deadline)
+        await finish_records(deadline)
 
 
 def _server(options: dict[str, Any]) -> sdk.SDKServer:

@@ -61,6 +61,31 @@ def validate_scopes(name: str, scopes: Iterable[str]) -> tuple[str, ...]:
     return tuple(scopes)
 
 
+def validate_recorded(name: str, record_arguments: bool | Iterable[str], known: Iterable[str]) -> frozenset[str]:
+    """The arguments of a tool that may be stored.
+
+    Args:
+        name: of the tool.
+        record_arguments: True for all, False for none, or the arguments that are left out.
+        known: the arguments of the tool.
+
+    Raises:
+        TypeError: it is one text.
+        ValueError: the tool has no such argument, so that a misspelt name would store what must be left out.
+    """
+    if isinstance(record_arguments, bool):
+        return frozenset(known if record_arguments else ())
+    if isinstance(record_arguments, str):
+        raise TypeError(f"{name!r} has record_arguments={record_arguments!r}; it has to be True, False or a list.")
+    known, left_out = frozenset(known), frozenset(record_arguments)
+    if unknown := sorted(left_out - known):
+        raise ValueError(
+            f"{name!r} has record_arguments with {unknown[0]!r}, which is not one of its arguments: "
+            f"{', '.join(map(repr, sorted(known)))}."
+        )
+    return known - left_out
+
+
 def check_is_called(name: object, decorator: str) -> None:
     """Refuse ``@server.tool`` without parentheses, which passes the function as the name.
 

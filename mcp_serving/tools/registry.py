@@ -37,6 +37,7 @@ class ToolOptions(TypedDict, total=False):
     meta: dict[str, Any] | None
     structured_output: bool | None
     rate: str | None
+    record_arguments: bool | Iterable[str]
 
 
 class ResourceOptions(TypedDict, total=False):

@@ -26,6 +26,7 @@ from mcp_serving.tools.declarations import (
     check_write_annotations,
     name_of,
     validate_permission,
+    validate_recorded,
     validate_scopes,
 )
 from mcp_serving.tools.functions import AsyncFunctions, as_function, unsupported_parameters_named
@@ -87,6 +88,8 @@ class MCPServer(PermissionCheckingServer[LifespanResultT]):
         """The names of the tools that ask the user before they act."""
         self.previewed_tools: list[str] = []
         """The names of those whose question shows their database changes."""
+        self.recorded_arguments: dict[str, frozenset[str]] = {}
+        """The arguments of each tool that ``mcp_serving.calls`` may store."""
         options["request_state_security"] = request_state.security(
             options.get("request_state_security"), name or DEFAULT_NAME
         )
@@ -117,14 +120,16 @@ class MCPServer(PermissionCheckingServer[LifespanResultT]):
         permission: Permission | None = None,
         scopes: Iterable[str] = (),
         rate: str | None = None,
+        record_arguments: bool | Iterable[str] = False,
     ) -> None:
-        """The SDK's ``add_tool``, with a ``permission``, ``scopes`` and a ``rate``; see ``tool``."""
+        """The SDK's ``add_tool``, with the further options of ``tool``."""
         self._add_tool(
             fn,
             name_of(fn, name, "tool"),
             permission,
             scopes,
             rate=rate,
+            record_arguments=record_arguments,
             title=title,
             description=description,
             annotations=annotations,
@@ -141,6 +146,7 @@ class MCPServer(PermissionCheckingServer[LifespanResultT]):
         scopes: Iterable[str],
         confirmed: Callable[[Callable[..., Any], str], Callable[..., Any]] | None = None,
         rate: str | None = None,
+        record_arguments: bool | Iterable[str] = False,
         **options: Any,
     ) -> None:
         self._check_is_free("tool", name)
@@ -156,6 +162,13 @@ class MCPServer(PermissionCheckingServer[LifespanResultT]):
         with unsupported_parameters_named(function, f"Tool {name!r}"):
             super().add_tool(self._functions.make(function), name, **options)
         metadata = sdk.replace_tool_metadata(self, name, ToolMetadata.of)
+        known = (self._input_schema(name) or {}).get("properties", ())
+        try:
+            if recorded := validate_recorded(name, record_arguments, known):
+                self.recorded_arguments[name] = recorded
+        except (TypeError, ValueError):
+            super().remove_tool(name)
+            raise
         self.declared.add(("tool", name))
         self._tool_permissions.require(name, valid)
         self.scopes.require("tool", name, valid_scopes)
@@ -164,6 +177,7 @@ class MCPServer(PermissionCheckingServer[LifespanResultT]):
     def remove_tool(self, name: str) -> None:
         super().remove_tool(name)
         self.declared.discard(("tool", name))
+        self.recorded_arguments.pop(name, None)
         self._tool_permissions.remove(name)
         self.scopes.remove("tool", name)
         self.rates.remove(name)
@@ -184,8 +198,9 @@ class MCPServer(PermissionCheckingServer[LifespanResultT]):
         permission: Permission | None = None,
         scopes: Iterable[str] = (),
         rate: str | None = None,
+        record_arguments: bool | Iterable[str] = False,
     ) -> Callable[[F], F]:
-        """The SDK's ``tool``, with a ``permission``, ``scopes`` and a ``rate``.
+        """The SDK's ``tool``, with a ``permission``, ``scopes``, a ``rate`` and ``record_arguments``.
 
         Args:
             permission: ``"app.codename"``, several of these, or a callable (sync or async) that is given
@@ -194,12 +209,20 @@ class MCPServer(PermissionCheckingServer[LifespanResultT]):
                 missing scope, and can ask its user for it.
             rate: how often each caller may call the tool, such as ``"10/m"``. A call above it gets an error that says
                 when to try again.
+            record_arguments: True if ``mcp_serving.calls`` stores the arguments of each call, or a list of the
+                arguments that it leaves out, such as ``["password"]``.
         """
         check_is_called(name, "tool")
         options = (title, description, annotations, icons, meta, structured_output)
+        further: Any = {
+            "permission": permission,
+            "scopes": scopes,
+            "rate": rate,
+            "record_arguments": record_arguments,
+        }
 
         def decorator(function: F) -> F:
-            self.add_tool(function, name, *options, permission=permission, scopes=scopes, rate=rate)
+            self.add_tool(function, name, *options, **further)
             return function
 
         return decorator

@@ -32,6 +32,7 @@ LINES = {
     ),
     "orm": ("sync tool, one query: CONN_MAX_AGE=60, 16 at once", "≤ 1"),
     "preview": ("write tool, confirmed: with a preview, against without",),
+    "calls": ("calls: the app that stores it, against nothing", "≤ 1.03"),
     "stdio": ("stdio: 16 calls at once", "≥ 1.5", "of 2 promised ratios are kept"),
     "start": ("runmcp to its first tools/list", "check with the app, against without", "s of CPU", "≤ 1.05"),
     "idle": (
@@ -53,7 +54,7 @@ LINES = {
 }
 """What each part's quick form prints, among others."""
 
-NEEDED = {"orm": "postgres", "preview": "postgres", "relay": "redis", "notifications": "redis"}
+NEEDED = {"orm": "postgres", "preview": "postgres", "calls": "postgres", "relay": "redis", "notifications": "redis"}
 
 
 @pytest.mark.process

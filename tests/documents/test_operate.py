@@ -87,3 +87,17 @@ def test_the_receiver_of_the_page_warns_of_a_failure(site: Path) -> None:
     )
     assert "fails failed for eve: LookupError" in done.stderr
     assert str(ROOT) not in done.stdout
+
+
+@pytest.mark.process
+def test_the_app_of_the_page_stores_calls_without_the_password_and_the_command_removes_old_ones(site: Path) -> None:
+    with (site / "mysite" / "mcp.py").open("a") as file:
+        file.write("\n\nimport tasks.tools\n")
+    manage(site, "manage.py", "migrate", "mcp_calls", "--verbosity", "0")
+    arguments = ["name=bob", "password=secret"]
+    manage(site, "manage.py", "mcp", "call", "add_account", *arguments, "--user", "eve")
+    show = "print(list(Call.objects.values_list('user_name', 'name', 'arguments')))"
+    code = f"from mcp_serving.calls.models import Call; {show}"
+    stored = manage(site, "manage.py", "shell", "--verbosity", "0", "-c", code)
+    assert stored.strip() == str([("eve", "add_account", '{"name": "bob"}')])
+    assert manage(site, "manage.py", "clearmcpcalls") == "Removed 0 calls.\n"

@@ -68,6 +68,11 @@ def sold_out() -> str:
     raise ToolError("Sold out.")
 
 
+@server.tool(record_arguments=["card"])
+def pay(card: str, amount: int, note: str = "") -> str:
+    return "paid"
+
+
 @server.tool(permission="auth.view_user")
 def hidden() -> str:
     return "seen"

@@ -11,11 +11,14 @@ from typing import Any
 
 import django
 
+from mcp_serving.signals import listeners
+
 DATABASE = Path(tempfile.mkdtemp(prefix="mcp-serving-tests-")) / "db.sqlite3"
 atexit.register(shutil.rmtree, DATABASE.parent)
-os.environ["DJANGO_SETTINGS_MODULE"] = "tests.project.settings_with_oauth"  # all apps of the package
+os.environ["DJANGO_SETTINGS_MODULE"] = "tests.project.settings_with_calls"  # all apps of the package
 os.environ["TEST_SQLITE"] = str(DATABASE)
 django.setup()
+listeners.clear()  # the process of the tests stores none of its calls
 
 USERS = ["ann", "bob", "clerk", "gone", "root"]
 ENVIRONMENT = {"DJANGO_SETTINGS_MODULE": "tests.project.settings_with_users", "TEST_SQLITE": str(DATABASE)}

@@ -1,0 +1,93 @@
+"""CPU time of the server for a call: without a record, with the record alone, and with the app that stores it.
+
+    python -m bench.calls
+
+One Daphne process serves a sync tool with one query, with a private PostgreSQL. The same process is switched from one
+side to the next. The time of the app includes the thread that writes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import subprocess
+
+from bench.clients import Connection, Load, post
+from bench.measuring import Effort, Promise, Results, cpu_seconds, in_turns, row
+from bench.servers import typed
+from tests.support.harness import MANAGE, ROOT, call, environment, serving_http
+from tests.support.postgres import PostgreSQL, running_postgresql
+
+ROUNDS = 15
+CALLS = 400
+AT_ONCE = 4
+WRITTEN_SECONDS = 2.5
+"""After these, all calls of a turn are stored."""
+SIDES = ("nothing", "record", "app")
+PROMISE = Promise(1.03, at_most=True)
+TOOL = post(call(1, "tool", modern=True))
+
+
+def measure(effort: Effort) -> Results:
+    results = Results(commands=[typed([*MANAGE, "runmcp", "--transport", "http"])])
+    with running_postgresql() as postgres:
+        env = _prepared(postgres)
+        with serving_http(env=env) as (process, address):
+            rounds = asyncio.run(_rounds(process.pid, address, effort))
+    for side, name in (("record", "the record alone"), ("app", "the app that stores it")):
+        case = f"{name}, against nothing"
+        results.rows.append(row("calls", case, rounds, "ms of CPU", ours=side, theirs="nothing", promise=PROMISE))
+    return results
+
+
+def _prepared(postgres: PostgreSQL) -> dict[str, str]:
+    databases = postgres.fresh_databases("default")
+    databases["default"]["CONN_MAX_AGE"] = 60
+    env = {
+        "DJANGO_SETTINGS_MODULE": "bench.calls_settings",
+        "TEST_DATABASES": json.dumps(databases),
+        "TEST_SQLITE": "",
+        "TEST_DEBUG": "0",  # with DEBUG, Django stores every query
+    }
+    seed = "from tests.project.things.models import Thing; Thing.objects.create(name='the one')"
+    for command in (["migrate", "--run-syncdb", "--verbosity", "0"], ["shell", "--command", seed]):
+        subprocess.run([*MANAGE, *command], env=environment(**env), cwd=ROOT, check=True, capture_output=True)
+    return env
+
+
+async def _rounds(pid: int, address: str, effort: Effort) -> list[dict[str, float]]:
+    control = await Connection.open(address)
+    connections = [await Connection.open(address) for _ in range(AT_ONCE)]
+    load = Load([(each, TOOL) for each in connections], b"the one", [pid])
+    calls = effort.number(CALLS)
+
+    async def turn(side: str) -> float:
+        await control.exchange(post(call(1, "switch", modern=True, side=side)))
+        stored = await _stored(control)
+        before = cpu_seconds(pid)
+        await load.turn(calls)
+        if side == "app":
+            await asyncio.sleep(WRITTEN_SECONDS)
+        used = cpu_seconds(pid) - before
+        assert side != "app" or await _stored(control) >= stored + calls
+        return used / calls * 1000
+
+    await load.turn(calls)  # warm-up
+    rounds = [{side: await turn(side) for side in in_turns(SIDES, number)} for number in range(effort.rounds(ROUNDS))]
+    for connection in (control, *connections):
+        connection.close()
+    return rounds
+
+
+async def _stored(control: Connection) -> int:
+    answer = await control.exchange(post(call(1, "count", modern=True)))
+    found = re.search(rb"stored (\d+)", answer)
+    assert found is not None, answer
+    return int(found[1])
+
+
+if __name__ == "__main__":
+    from bench.report import show
+
+    show(measure(Effort()).rows)

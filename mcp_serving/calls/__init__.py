@@ -1,0 +1,1 @@
+"""An optional Django app that stores the record of each call, and shows the calls in the admin."""

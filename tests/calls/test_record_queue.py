@@ -1,0 +1,73 @@
+"""The queue between the calls and a thread: its order, its limit and its flush."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Sequence
+
+import pytest
+
+from mcp_serving import record_queue
+from mcp_serving.record_queue import RecordQueue
+from tests.support.harness import DEADLINE
+
+
+def test_while_the_thread_is_held_up_the_oldest_are_dropped_and_their_number_is_logged(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(record_queue, "MAX_WAITING", 3)
+    delivered: list[int] = []
+    is_held_up, let_go = threading.Event(), threading.Event()
+
+    def deliver(batch: Sequence[int]) -> None:
+        is_held_up.set()
+        assert let_go.wait(DEADLINE)
+        delivered.extend(batch)
+
+    queue = RecordQueue("numbers", deliver)
+    queue.put(0)
+    assert is_held_up.wait(DEADLINE)
+    for number in range(1, 8):
+        queue.put(number)  # never waits
+    let_go.set()
+    asyncio.run(queue.flush(DEADLINE))
+    assert delivered == [0, 5, 6, 7]
+    dropped = [int(message.split()[0]) for message in caplog.messages if "numbers were dropped" in message]
+    assert sum(dropped) == 4
+
+
+def test_a_batch_that_fails_is_delivered_again_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(record_queue, "_RETRY_SECONDS", 0.01)
+    delivered: list[int] = []
+    has_failed, has_more = threading.Event(), threading.Event()
+
+    def deliver(batch: Sequence[int]) -> None:
+        if not has_failed.is_set():
+            has_failed.set()
+            assert has_more.wait(DEADLINE)
+            raise SystemExit("not now")
+        delivered.extend(batch)
+
+    queue = RecordQueue("numbers", deliver)
+    queue.put(1)
+    assert has_failed.wait(DEADLINE)
+    queue.put(2)
+    has_more.set()
+
+    async def work() -> None:
+        while len(delivered) < 2:  # noqa: ASYNC110 - the event is in a thread
+            await asyncio.sleep(0.01)
+        await queue.flush(DEADLINE)
+
+    asyncio.run(asyncio.wait_for(work(), DEADLINE))
+    assert delivered == [1, 2]
+
+
+def test_a_flush_ends_at_its_deadline(caplog: pytest.LogCaptureFixture) -> None:
+    let_go = threading.Event()
+    queue = RecordQueue("numbers", lambda batch: let_go.wait(DEADLINE))
+    queue.put(1)
+    asyncio.run(asyncio.wait_for(queue.flush(0.05), DEADLINE))
+    let_go.set()
+    assert "1 numbers are not delivered at the shutdown" in caplog.text
