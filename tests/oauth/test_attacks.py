@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import base64
 import threading
 from typing import Any
+from urllib.parse import parse_qsl
 
 import pytest
 
+from tests.support import in_django
 from tests.support.oauth import (
     RESOURCE,
     SITE,
@@ -21,6 +24,7 @@ from tests.support.oauth import (
 )
 
 from django.db import connections  # isort: skip - after Django is set up
+from django.test.utils import CaptureQueriesContext  # isort: skip
 from oauth2_provider.models import AccessToken, Application, Grant, RefreshToken  # isort: skip
 
 from mcp_serving.oauth.provider.validator import Validator  # isort: skip
@@ -280,3 +284,128 @@ def test_a_client_that_staff_trusts_is_still_bound_to_its_resource() -> None:
     Application.objects.filter(client_id=client.client_id).update(skip_authorization=True)
     assert parameters_of(client.question(resource=None))["error"] == "invalid_target"
     assert "code" in parameters_of(client.question())
+
+
+def test_the_token_endpoint_does_not_tell_whether_a_password_is_right() -> None:
+    user = in_django.user("ann")
+    user.set_password("right")
+    user.save()
+    client = client_of("bob")
+    told = [
+        client._token(grant_type="password", username="ann", password=password).json()  # type: ignore[attr-defined]
+        for password in ("right", "wrong")
+    ]
+    assert told[0] == told[1]
+    assert "access_token" not in told[0]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"code_challenge": "x" * 129}, {"nonce": "n" * 256}, {"nonce": "a\0b"}],
+    ids=["long challenge", "long nonce", "null character"],
+)
+def test_a_value_that_no_column_can_hold_is_refused_before_the_user_is_asked(changes: dict[str, str]) -> None:
+    client = client_of("ann")
+    assert parameters_of(client.question(**changes))["error"] == "invalid_request"
+    page: Any = client.question()
+    fields = {**hidden_fields(page.content.decode()), **changes, "allow": "on"}
+    response = client.browser.post(page.wsgi_request.get_full_path(), fields)
+    assert b"code=" not in response.content + response.headers.get("Location", "").encode()
+
+
+NULLS: dict[str, dict[str, str]] = {
+    "code": {"grant_type": "authorization_code", "code": "a\0b", "redirect_uri": "https://client.example/callback"},
+    "refresh token": {"grant_type": "refresh_token", "refresh_token": "a\0b"},
+    "client": {"grant_type": "refresh_token", "refresh_token": "a", "client_id": "a\0b"},
+    "device": {"grant_type": "urn:ietf:params:oauth:grant-type:device_code", "device_code": "a\0b"},
+}
+
+
+@pytest.mark.parametrize("fields", NULLS.values(), ids=NULLS)
+def test_null_characters_which_postgresql_refuses_do_not_reach_the_database(fields: dict[str, str]) -> None:
+    client = client_of("ann")
+    client.client_id = fields.get("client_id", client.client_id)
+    with CaptureQueriesContext(connections["default"]) as queries:
+        assert error_of(client._token(**fields)) == (400, "invalid_request")
+    assert queries.captured_queries == []
+
+
+def test_a_client_whose_credentials_are_no_good_is_unknown() -> None:
+    for credentials in ("a\0b:secret", "a", "", ":"):
+        header = f"Basic {base64.b64encode(credentials.encode()).decode()}"
+        fields = {"grant_type": "refresh_token", "refresh_token": "a"}
+        refused = Browser().post("/oauth/token/", fields, HTTP_AUTHORIZATION=header)
+        assert refused.status_code == 401, credentials
+
+
+@pytest.mark.parametrize(
+    "resource",
+    [f"{SITE}/safe/../mcp", f"{SITE}/safe/%2e%2e/mcp", f"{SITE}/mcp {SITE}/reading", f"{SITE}/mcp#x"],
+    ids=["dots", "encoded dots", "two in one", "fragment"],
+)
+def test_a_resource_that_reads_like_another_one_is_refused(resource: str) -> None:
+    assert parameters_of(client_of("ann").question(resource=resource))["error"] == "invalid_target"
+
+
+@pytest.mark.parametrize(
+    "resource",
+    ["/mcp2", "/mc", "/mcp/sub", "/MCP", "//mcp", "/%6dcp", "/mcp?x=1", "/"],
+)
+def test_a_token_for_a_url_that_only_resembles_the_mounts_is_refused(resource: str) -> None:
+    token = client_of("ann").tokens()["access_token"]
+    AccessToken.objects.filter(user__isnull=False).update(resource=[f"{SITE}{resource}"])
+    assert ask(token).status_code == 401
+
+
+def test_a_token_in_the_address_counts_for_nothing_and_the_scheme_may_be_in_any_case() -> None:
+    token = client_of("ann").tokens()["access_token"]
+    for name in ("access_token", "token", "authorization"):
+        assert ask(None, f"/mcp?{name}={token}").status_code == 401
+    assert ask(None, Authorization=f"bEaReR {token}").status_code == 200
+
+
+def test_the_answer_in_a_fragment_names_the_issuer_once_too() -> None:
+    client = client_of("ann")
+    location = client.answer(client.question(response_mode="fragment"))["Location"]
+    address, _, fragment = location.partition("#")
+    assert address == client.redirect_uri
+    assert dict(parse_qsl(fragment))["iss"] == SITE
+    assert location.count("iss=") == 1
+
+
+@pytest.mark.parametrize(
+    "redirect_uri",
+    [
+        "http://127.0.0.1:80@evil.example/callback",
+        "http://evil.example@127.0.0.1/callback",
+        "http://127.0.0.1.evil.example/callback",
+        "http://127.0.0.1\\@evil.example/callback",
+        "http://127.1/callback",
+        "http://localhost/callback",
+        "http://127.0.0.1/callback/../elsewhere",
+        "http://127.0.0.1/callback?more=1",
+        "http://127.0.0.1/callback#more",
+        "http://127.0.0.1:1/callback\r\nLocation: https://evil.example/",
+        "https://127.0.0.1/callback",
+        "//evil.example/callback",
+    ],
+)
+def test_only_the_port_of_an_address_of_the_users_machine_may_differ(redirect_uri: str) -> None:
+    client = client_of("ann", redirect_uri="http://127.0.0.1/callback")
+    assert client.question(redirect_uri="http://127.0.0.1:5/callback").status_code == 200
+    response = client.question(redirect_uri=redirect_uri)
+    assert response.status_code == 400
+    assert "Location" not in response
+
+
+def test_a_client_with_a_user_name_in_its_redirect_uri_which_looks_like_a_host_gets_no_code() -> None:
+    client = client_of("ann", redirect_uri="https://good.example@evil.example/callback")
+    assert client.question().status_code == 400
+
+
+def test_connected_apps_shows_every_host_of_a_client_in_letters_that_cannot_be_mistaken() -> None:
+    client = OAuthClient(browser_of("ann"), redirect_uri="https://evil.example/callback")
+    client.register(redirect_uris=["https://\u0430pple.example/", "https://x@good.example/", client.redirect_uri])
+    assert client.tokens()
+    page = client.browser.get("/oauth/connected-apps/").content.decode()
+    assert "xn--pple-43d.example, good.example, evil.example" in page

@@ -106,6 +106,10 @@ BAD_BODIES = {
     "no object": b"[]",
     "too deep": b"[" * 10_000,
     "too large": json.dumps({**METADATA, "client_name": "x" * 20_000}).encode(),
+    "a name that is no text": json.dumps({**METADATA, "client_name": {"a": ["b"]}}).encode(),
+    "a null character": json.dumps({**METADATA, "client_name": "a\0b"}).encode(),
+    "half a character": json.dumps({**METADATA, "client_name": "\ud800"}).encode(),
+    "nested addresses": json.dumps({**METADATA, "redirect_uris": [["https://client.example/"]]}).encode(),
     "a name that is too long": json.dumps({**METADATA, "client_name": "x" * 300}).encode(),
     "no redirect": json.dumps({**METADATA, "redirect_uris": []}).encode(),
     "a script": json.dumps({**METADATA, "redirect_uris": ["javascript:alert(1)"]}).encode(),
@@ -295,6 +299,23 @@ def test_a_document_that_is_no_good_is_an_unknown_client(documents: Documents, f
     assert client.question().status_code == 400
     assert documents.requests == ["/client.json"]  # and is not downloaded again for a while
     assert not Application.objects.exists()
+
+
+def test_a_document_that_changes_after_the_consent_counts_from_the_next_sign_in_on(documents: Documents) -> None:
+    client = OAuthClient(browser_of("ann"), client_id=documents.serve())
+    tokens = client.tokens()
+    elsewhere = "https://elsewhere.example/callback"
+    documents.serve(client_name="Another name", redirect_uris=[elsewhere])
+    Application.objects.update(cimd_expires_at=timezone.now())
+    assert client.question().status_code == 400  # the first address is not the client's any more
+    page = client.question(redirect_uri=elsewhere).content.decode()
+    assert "Another name" in page
+    assert "Allow" in page
+    assert ask(tokens["access_token"]).status_code == 200  # the consent to the client is as it was
+
+
+def test_a_name_that_is_null_counts_as_left_out() -> None:
+    assert register({**METADATA, "client_name": None}, "192.0.2.1").status_code == 201
 
 
 def test_a_redirect_of_the_document_is_not_followed(documents: Documents) -> None:

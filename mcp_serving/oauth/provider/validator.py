@@ -7,7 +7,11 @@ from uuid import UUID
 
 from oauth2_provider.models import get_refresh_token_model
 from oauth2_provider.oauth2_validators import Grant, OAuth2Validator
+from oauth2_provider.settings import oauth2_settings
 from oauthlib.oauth2.rfc6749.errors import InvalidGrantError
+
+NULL = "\0"
+"""PostgreSQL refuses a query with this character, and the request would get 500."""
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
@@ -16,11 +20,23 @@ class Validator(OAuth2Validator):  # type: ignore[misc] # django-oauth-toolkit h
     """django-oauth-toolkit's rules, and those that it leaves to the project."""
 
     def validate_redirect_uri(self, client_id: str, redirect_uri: str, request: Any, *args: Any, **kwargs: Any) -> bool:
-        """Without TLS, a code is sent to nowhere but the user's own machine."""
+        """Without TLS, a code is sent to nowhere but the user's own machine.
+
+        A user name in the URL would look like the host.
+        """
         if not super().validate_redirect_uri(client_id, redirect_uri, request, *args, **kwargs):
             return False
         target = urlsplit(redirect_uri)
-        return target.scheme != "http" or target.hostname in LOOPBACK
+        return "@" not in target.netloc and (target.scheme != "http" or target.hostname in LOOPBACK)
+
+    def validate_user(self, username: str, password: str, client: Any, request: Any, *args: Any, **kwargs: Any) -> bool:
+        """Without the password grant, the token endpoint does not tell whether a password is right."""
+        if oauth2_settings.COMPLIANT_BCP_RFC9700_PASSWORD_GRANT:
+            return False
+        return bool(super().validate_user(username, password, client, request, *args, **kwargs))
+
+    def _load_application(self, client_id: str, request: Any) -> Any:
+        return None if NULL in (client_id or "") else super()._load_application(client_id, request)
 
     def validate_grant_type(
         self, client_id: str, grant_type: str, client: Any, request: Any, *args: Any, **kwargs: Any

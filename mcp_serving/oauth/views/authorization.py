@@ -21,13 +21,16 @@ from oauth2_provider.exceptions import FatalClientError, OAuthToolkitError
 from oauth2_provider.models import get_application_model
 from oauth2_provider.settings import oauth2_settings
 from oauth2_provider.views import AuthorizationView as BaseAuthorizationView
-from oauthlib.oauth2.rfc6749.errors import CustomOAuth2Error, InvalidClientIdError
+from oauthlib.oauth2.rfc6749.errors import CustomOAuth2Error, InvalidClientIdError, InvalidRequestError
+from pydantic import AnyHttpUrl
 
-from mcp_serving.oauth.provider.validator import LOOPBACK
+from mcp_serving.oauth.provider.validator import LOOPBACK, NULL
 from mcp_serving.oauth.views.browsers import only_as_a_page
 from mcp_serving.security.login import login_url
 
 LONGEST_NAME = 80
+LONGEST = {"code_challenge": 128, "code_challenge_method": 10, "nonce": 255}
+"""Characters that django-oauth-toolkit's columns have."""
 
 
 @method_decorator([only_as_a_page, csrf_protect], name="dispatch")
@@ -52,6 +55,7 @@ class AuthorizationView(BaseAuthorizationView):  # type: ignore[misc] # django-o
 
     def validate_authorization_request(self, request: HttpRequest) -> tuple[Any, Any]:
         scopes, credentials = super().validate_authorization_request(request)
+        self._must_be_storable(credentials)
         self._must_name_one_resource(request.GET.getlist("resource"), credentials)
         return scopes, credentials
 
@@ -61,6 +65,7 @@ class AuthorizationView(BaseAuthorizationView):  # type: ignore[misc] # django-o
             error = InvalidClientIdError()
             return self._error(FatalClientError(error=error))
         try:
+            self._must_be_storable(given)
             self._must_name_one_resource(given["resource"].split(), given)
         except OAuthToolkitError as error:
             return self._error(error)
@@ -70,6 +75,15 @@ class AuthorizationView(BaseAuthorizationView):  # type: ignore[misc] # django-o
     def _error(self, error: OAuthToolkitError) -> HttpResponseBase:
         response: HttpResponseBase = self.error_response(error, None)
         return response
+
+    def _must_be_storable(self, credentials: dict[str, Any]) -> None:
+        """Refuse values that are longer than their columns: PostgreSQL would answer with an error, and we with 500."""
+        for name, length in LONGEST.items():
+            value = max(credentials.get(name) or "", self.request.GET.get(name, ""), key=len)
+            if len(value) > length or NULL in value:
+                problem = f"{name} has {len(value)} characters; {length} are allowed, and no null character."
+                error = InvalidRequestError(description=problem, state=credentials.get("state"))
+                raise OAuthToolkitError(error=error, redirect_uri=credentials["redirect_uri"])
 
     def _must_name_one_resource(self, resources: list[str], credentials: dict[str, Any]) -> None:
         """Refuse a request whose token would be good for nothing, or for more than one server (RFC 8707)."""
@@ -81,10 +95,11 @@ class AuthorizationView(BaseAuthorizationView):  # type: ignore[misc] # django-o
     def redirect(self, redirect_to: str, application: Any) -> HttpResponseBase:
         """Send the user back to the client, also after an error, with the issuer (RFC 9207)."""
         if oauth2_settings.COMPLIANT_BCP_RFC9700_AUTHZ_RESPONSE_ISS:
-            address, _, query = redirect_to.partition("?")
+            separator = "#" if "#" in redirect_to else "?"  # for response_mode=fragment
+            address, _, query = redirect_to.partition(separator)
             pairs = [pair for pair in parse_qsl(query, keep_blank_values=True) if pair[0] != "iss"]
             issuer = oauth2_settings.oauth2_authorization_server_issuer(self.request)
-            redirect_to = f"{address}?{urlencode([*pairs, ('iss', issuer)])}"
+            redirect_to = f"{address}{separator}{urlencode([*pairs, ('iss', issuer)])}"
         response: HttpResponseBase = super().redirect(redirect_to, application)
         return response
 
@@ -107,7 +122,7 @@ class Client:
         has_document = application.registration_source == application.RegistrationSource.CIMD
         self.is_verified = has_document
         """Whether the name comes from a document of the client's own host."""
-        self.host = urlsplit(application.client_id).netloc if has_document else target.netloc
+        self.host = readable_host(application.client_id if has_document else redirect_uri)
         self.is_on_this_device = target.hostname in LOOPBACK or target.scheme not in ("http", "https")
         """Whether the answer goes to a program on the user's machine."""
         self.name = readable_name(application)
@@ -119,18 +134,30 @@ def readable_name(application: Any) -> str:
     return name[:LONGEST_NAME] or str(_("A client without a name"))
 
 
+def readable_host(url: str) -> str:
+    """The host of a URL with its port, in the letters of the DNS: others may look like the letters of another host."""
+    host = urlsplit(url).netloc.rpartition("@")[2]
+    try:
+        return host if host.isascii() else host.encode("idna").decode()
+    except UnicodeError:
+        return ascii(host)
+
+
 def resource_problem(resources: list[str]) -> str | None:
     """Why these are not the one resource of this site that a token may be for; None if they are."""
     if len(resources) != 1:
         return f"The request names {len(resources)} resources; it has to name one, the URL of the MCP server."
     try:
-        host = urlsplit(resources[0]).hostname or ""
-        scheme = urlsplit(resources[0]).scheme
+        parts = urlsplit(resources[0])
+        host, scheme = parts.hostname or "", parts.scheme
+        is_plain = AnyHttpUrl(resources[0]).path in (parts.path, "/")
     except ValueError:
-        host = scheme = ""
+        host, scheme, is_plain = "", "", True
     allowed = settings.ALLOWED_HOSTS or ([".localhost", "127.0.0.1", "[::1]"] if settings.DEBUG else [])
     if scheme not in ("http", "https") or not validate_host(_bracketed(host), allowed):
         return f"The resource {resources[0]!r} is not a URL of this site."
+    if not is_plain:
+        return f"The resource {resources[0]!r} has a path that leads elsewhere, such as one with dots or spaces."
     return None
 
 

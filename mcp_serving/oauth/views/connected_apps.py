@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from typing import Any
-from urllib.parse import urlsplit
 
 from django.contrib import messages
 from django.contrib.auth.mixins import LoginRequiredMixin
@@ -18,7 +17,7 @@ from django.views.generic import ListView, View
 from oauth2_provider.scopes import get_scopes_backend
 
 from mcp_serving.oauth.models import ConnectedApp
-from mcp_serving.oauth.views.authorization import readable_name
+from mcp_serving.oauth.views.authorization import readable_host, readable_name
 from mcp_serving.oauth.views.browsers import only_as_a_page
 from mcp_serving.security.login import login_url
 
@@ -63,7 +62,7 @@ class DisconnectView(_OfTheUser, View):
 
 
 def host_of(application: Any) -> str:
-    """Where the client is: the host of its metadata document, or of its first redirect URI."""
+    """Where the client is: the host of its metadata document, or the hosts of its redirect URIs."""
     has_document = application.registration_source == application.RegistrationSource.CIMD
-    url: str = application.client_id if has_document else next(iter(application.redirect_uris.split()), "")
-    return urlsplit(url).netloc
+    urls = [application.client_id] if has_document else application.redirect_uris.split()
+    return ", ".join(dict.fromkeys(map(readable_host, urls)))  # all of them: the code went to any one

@@ -44,11 +44,25 @@ def _with_supported_metadata(view: Any, request: HttpRequest, *args: Any, **kwar
         return _refused("The request body is not JSON.")
     if not isinstance(metadata, dict):
         return _refused("The request body is not a JSON object.")
+    if metadata.get("client_name") is None:
+        metadata["client_name"] = ""  # null counts as left out
+    if not isinstance(metadata["client_name"], str):
+        return _refused("client_name is not a string.")
+    if not _is_storable(json.dumps(metadata, ensure_ascii=False)):
+        return _refused("The metadata has characters that cannot be stored.")
     chosen = supported(metadata)
     if chosen.get("grant_types") == []:
         return _refused(f"grant_types is {metadata['grant_types']!r}; it has to name authorization_code.")
     response: HttpResponseBase = view(_WithBody(request, json.dumps(chosen).encode()), *args, **kwargs)
     return response
+
+
+def _is_storable(text: str) -> bool:
+    """Whether a JSON text has no null character, which PostgreSQL refuses, and no half of a surrogate pair."""
+    try:
+        return b"\\u0000" not in text.encode()
+    except UnicodeEncodeError:
+        return False
 
 
 def _refused(description: str) -> JsonResponse:
