@@ -20,6 +20,9 @@ Kind = Literal["create", "change", "delete"]
 _SECRET = re.compile(r"passw|secret|token|credential|api_?key|private_?key|otp|(^|_)(pin|cvc|cvv|hash|salt)($|_)")
 """Names of fields whose values are never shown."""
 
+_COPIED_KEY = re.compile(r"(^|_)(id|pk)$")
+"""Names of fields that may hold the primary key of another row without a foreign key, such as ``object_id``."""
+
 
 @dataclass(frozen=True)
 class Run:
@@ -139,7 +142,7 @@ def digest(recording: Recording, found: Changes, run: Run, mails: list[list[str]
 
     Values that differ by nature do not count: ``auto_now``, times that the run took from the clock, the primary keys
     of new rows and references to them, masked values, UUIDs that a default has made, and files, whose names the
-    storage chooses.
+    storage chooses. The order of the changes does not count either: a database promises none.
     """
     new = {key: f"new row {number}" for number, key in enumerate(found.new)}
     described = [
@@ -148,7 +151,11 @@ def digest(recording: Recording, found: Changes, run: Run, mails: list[list[str]
             *_name(change.table),
             new.get((change.table, change.instance.pk), str(change.instance.pk)),
             [
-                [each.field.name, *(_comparable(each, value, change, run, new) for value in (each.before, each.after))]
+                [
+                    each.field.name,
+                    _comparable(each, each.before, change.instance, change, run, new),
+                    _comparable(each, each.after, change.after, change, run, new),
+                ]
                 for each in change.fields
                 if not isinstance(each.field, FileField)
             ],
@@ -166,7 +173,7 @@ def digest(recording: Recording, found: Changes, run: Run, mails: list[list[str]
     )
     counted = sorted([*_name(table), verb, rows] for (table, verb), rows in recording.counted.items())
     raw = sorted([*key, rows] for key, rows in recording.raw.items())
-    text = json.dumps([described, links, counted, raw, mails], default=repr)
+    text = json.dumps([sorted(described, key=repr), links, counted, raw, mails], default=repr)
     return hashlib.sha256(text.encode()).hexdigest()
 
 
@@ -174,17 +181,28 @@ def _name(table: Table) -> tuple[str, str]:
     return table.database, table.model._meta.label
 
 
-def _comparable(each: FieldChange, value: Any, change: RowChange, run: Run, new: dict[tuple[Table, Any], str]) -> Any:
+def _comparable(
+    each: FieldChange,
+    value: Any,
+    instance: Model | None,
+    change: RowChange,
+    run: Run,
+    new: dict[tuple[Table, Any], str],
+) -> str | None:
     if each.is_secret or (change.kind == "create" and each.field.has_default() and _is_random(each.field)):
         return "hidden"
+    if value is None or instance is None:
+        return None
     if run.is_now(value):
         return "now"
     if each.field.is_relation and each.field.related_model is not None:
         model: Any = each.field.related_model
         return new.get((Table(change.table.database, model._meta.concrete_model), value), repr(value))
+    if _COPIED_KEY.search(each.field.name) and str(value) in {str(pk) for _, pk in new}:
+        return "new"
     if isinstance(value, date) and not isinstance(value, datetime) and value == run.end.date():
         return "today"
-    return repr(value)
+    return repr(each.field.value_to_string(instance))  # the repr of a value may hold its address in memory
 
 
 def _is_random(field: Field[Any, Any]) -> bool:

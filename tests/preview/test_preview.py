@@ -446,6 +446,18 @@ def test_thousands_of_rows_are_counted_created_and_deleted_by_a_cascade(project:
     assert sorted(cascade) == ["- delete 5000 reservations", "- delete order 8"]
 
 
+def test_keys_that_the_database_gives_and_binary_values_are_no_difference(project: Project) -> None:
+    person = Person("accept")
+
+    async def work() -> None:
+        async with connected(project, "auto", person) as client:
+            assert (await call(client, "run_case", case="copied_keys"))[0]
+            assert (await state(client))["tags"] == ["first", "old", "second"]
+
+    run(work)
+    assert "data 6 bytes" in person.questions[0]
+
+
 @pytest.mark.parametrize("name", ["save_file", "save_file_for_good"])
 def test_the_name_of_a_file_is_no_difference(tmp_path: Path, request: pytest.FixtureRequest, name: str) -> None:
     project = prepared(databases_of("sqlite", request, tmp_path), tmp_path)

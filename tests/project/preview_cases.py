@@ -16,7 +16,7 @@ from django.db.models.signals import post_save
 from django.utils import timezone, translation
 
 from mcp_serving import is_preview
-from tests.project.stock.models import Document, Label, Order, Product, Reservation, Tag
+from tests.project.stock.models import Document, Event, Label, Order, Product, Reservation, Tag
 
 CASES: dict[str, Callable[[], Any]] = {}
 
@@ -108,6 +108,14 @@ def softly_deleted() -> None:
 def through_a_model() -> None:
     document = Document.objects.get(title="Old plan")
     document.labels.add(Tag.objects.get(name="old"), through_defaults={"weight": 3})
+
+
+@case
+def copied_keys() -> None:
+    """The database gives another key to the same row in the next run."""
+    for name in ("first", "second"):
+        tag = Tag.objects.create(name=name)
+        Event.objects.create(object_id=str(tag.pk), data=b"\0" + name.encode())
 
 
 @case

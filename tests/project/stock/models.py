@@ -92,6 +92,16 @@ class Label(models.Model):
         return f"{self.tag} {self.weight}"
 
 
+class Event(models.Model):
+    """Refers to a row of any model, as a log or a history does."""
+
+    object_id = models.CharField(max_length=20)
+    data = models.BinaryField()
+
+    def __str__(self) -> str:
+        return self.object_id
+
+
 class Entry(models.Model):
     """Of the archive, which is a database of its own."""
 
