@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING
@@ -22,7 +22,7 @@ from mcp_serving.web_servers.responses import is_event_stream
 from mcp_serving.workers import json_rpc
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterator
+    from collections.abc import AsyncIterator, Callable
 
     from starlette.types import Message, Send
 
@@ -71,9 +71,8 @@ class CallsInProgress:
         self._ending: Counter[str] = Counter()
         self._taken_in = asyncio.Event()
 
-    @contextmanager
-    def post(self, session: str, request_id: int | str | None) -> Iterator[Call | None]:
-        """Around a POST of a session; ``request_id`` is None for a notification or a response of the client.
+    def post_began(self, session: str, request_id: int | str | None) -> Call | None:
+        """A POST of a session has arrived; ``request_id`` is None for a notification or a response of the client.
 
         Returns:
             None if a request with this id is in progress, so that this one must be refused.
@@ -81,32 +80,35 @@ class CallsInProgress:
         call = Call(session, request_id)
         if request_id is not None:
             if call.key in self._calls or request_id == GET_STREAM_KEY:
-                yield None
-                return
+                return None
             self._calls[call.key] = call
         self._received[session] += 1
-        try:
-            yield call
-        finally:
-            if call.progress is _Progress.RECEIVED:
-                self._take_in(session)
-                call.progress = _Progress.FINISHED
-            call.is_awaited = False
-            if call.progress is _Progress.FINISHED:
-                self.release(call)
+        return call
 
-    @contextmanager
-    def handler(self, session: str, request_id: int | str) -> Iterator[None]:
-        """Around the MCP handler of a request, which may still run after its client has left."""
+    def post_ended(self, call: Call) -> None:
+        """The POST is answered, or its client has left."""
+        if call.progress is _Progress.RECEIVED:
+            self._take_in(call.session)
+            call.progress = _Progress.FINISHED
+        call.is_awaited = False
+        if call.progress is _Progress.FINISHED:
+            self.release(call)
+
+    def handler_began(self, session: str, request_id: int | str) -> Call | None:
+        """The MCP handler of a request starts. It may still run after its client has left.
+
+        Returns:
+            None if the request opens the session, or if its client left before the SDK took it in.
+        """
         call = self._calls.get((session, str(request_id)))
-        if call is None:  # it opens the session, or its client left before the SDK took it in
-            yield
-            return
-        self._take_in(session)
-        call.progress = _Progress.RUNNING
-        try:
-            yield
-        finally:
+        if call is not None:
+            self._take_in(session)
+            call.progress = _Progress.RUNNING
+        return call
+
+    def handler_ended(self, call: Call | None) -> None:
+        """The MCP handler that ``handler_began`` was told of has ended."""
+        if call is not None:
             call.progress = _Progress.FINISHED
             if not call.is_awaited:
                 asyncio.get_running_loop().call_later(_DELIVERY_SECONDS, self.release, call)

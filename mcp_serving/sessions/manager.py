@@ -178,14 +178,17 @@ class Sessions:
             if body is None:
                 return  # the client has left
             request = request_in(body)
-            with self._calls.post(session.nonce, None if request is None else request.id) as call:
-                if call is None:
-                    assert request is not None
-                    await refused_id(request.id)(scope, receive, send)
-                    return
+            call = self._calls.post_began(session.nonce, None if request is None else request.id)
+            if call is None:
+                assert request is not None
+                await refused_id(request.id)(scope, receive, send)
+                return
+            try:
                 if request is not None:
                     send = self._calls.sending(send, call, partial(sdk.has_ended, self._manager, session.sdk_id))
                 await self._app(scope, with_body(body, receive), send)
+            finally:
+                self._calls.post_ended(call)
 
         await RequestBodyLimitMiddleware(serve, self._manager.max_request_body_size)(scope, receive, send)
 
@@ -249,14 +252,15 @@ class Sessions:
         holder = current.session_nonce or current.principal
         if not holder or ctx.request_id is None:
             return await call_next(ctx)
-        with (
-            self._calls.handler(current.session_nonce, ctx.request_id),
-            self._stream(f"calls of {holder}" if ctx.method != "ping" else None) as is_allowed,
-        ):
-            if not is_allowed:
-                whose = "this session" if current.session_nonce else "this user"
-                raise MCPError(INTERNAL_ERROR, f"Too many calls of {whose} are running.") from Refused("limit")
-            return await call_next(ctx)
+        call = self._calls.handler_began(current.session_nonce, ctx.request_id)
+        try:
+            with self._stream(f"calls of {holder}" if ctx.method != "ping" else None) as is_allowed:
+                if not is_allowed:
+                    whose = "this session" if current.session_nonce else "this user"
+                    raise MCPError(INTERNAL_ERROR, f"Too many calls of {whose} are running.") from Refused("limit")
+                return await call_next(ctx)
+        finally:
+            self._calls.handler_ended(call)
 
     @contextmanager
     def _stream(self, holder: str | None) -> Iterator[bool]:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from enum import Enum, auto
-from typing import Protocol
+from typing import Any, Protocol
 
 import anyio
 
@@ -108,22 +108,20 @@ class InFlightRequest:
         if not waits_for_client and self._handler is not None:
             self._handler.scope.cancel()
 
-    @contextmanager
-    def handled(self) -> Iterator[None]:
+    def handled(self) -> AbstractContextManager[None, bool]:
         """Around the MCP handler, so that ``cancel`` can cancel the handler and the client still gets a response.
 
         Raises:
             CancelledError: after ``client_left``.
         """
-        self._requests.handled.add(self)
-        self._handler = _RunningHandler()
-        try:
-            with self._handler.scope:
-                yield
-            if self.state is State.CLIENT_LEFT:
-                raise asyncio.CancelledError
-        finally:
-            self._handler = None
+        return _RunningHandler(self)
+
+    def handler_runs(self, handler: _RunningHandler | None) -> None:
+        """Its MCP handler has started, or has ended."""
+        self._handler = handler
+        if handler is not None:
+            self._requests.handled.add(self)
+        else:
             self._requests.handled.discard(self)
             self._requests.changed()
 
@@ -170,13 +168,27 @@ class InFlightRequest:
 
 
 class _RunningHandler:
-    """The MCP handler of a request, and the task that it runs in."""
+    """The MCP handler of a request, and the task that it runs in; for the length of a block."""
 
-    __slots__ = ("scope", "task")
+    __slots__ = ("_request", "scope", "task")
 
-    def __init__(self) -> None:
+    def __init__(self, request: InFlightRequest) -> None:
+        self._request = request
         self.scope = anyio.CancelScope()
         self.task = asyncio.current_task()
+
+    def __enter__(self) -> None:
+        self._request.handler_runs(self)
+        self.scope.__enter__()
+
+    def __exit__(self, *error: Any) -> bool:
+        try:
+            is_cancelled = self.scope.__exit__(*error)
+            if self._request.state is State.CLIENT_LEFT and (is_cancelled or error[0] is None):
+                raise asyncio.CancelledError
+            return is_cancelled
+        finally:
+            self._request.handler_runs(None)
 
 
 class InFlightRequests:

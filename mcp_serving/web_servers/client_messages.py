@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable
 from enum import Enum, auto
 from typing import TYPE_CHECKING, ClassVar
 
@@ -87,18 +86,17 @@ class HTTPMessages(ClientMessages):
         self._timer: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
 
-    @contextmanager
-    def watched(self, on_left: Callable[[Watch], Awaitable[None]]) -> Iterator[None]:
-        """For the length of a block, call ``on_left`` when the client leaves, with the watch until then."""
+    def start_watching(self, on_left: Callable[[Watch], Awaitable[None]]) -> None:
+        """When the client leaves, call ``on_left`` with the watch until then."""
         self._on_left = on_left
-        try:
-            yield
-        finally:
-            self._on_left = None
-            if self._timer is not None:
-                self._timer.cancel()
-            if self._task is not None:
-                self._task.cancel()
+
+    def stop_watching(self) -> None:
+        """Do not call it any more."""
+        self._on_left = None
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._task is not None:
+            self._task.cancel()
 
     async def receive(self) -> Message:
         if self.watch is Watch.LEFT:
@@ -114,10 +112,10 @@ class HTTPMessages(ClientMessages):
         elif self.watch is Watch.READER and not message.get("more_body", False):
             self.watch = Watch.NOBODY
             if self._on_left is not None:
-                self._timer = asyncio.get_running_loop().call_later(WATCH_AFTER, self._start_watching)
+                self._timer = asyncio.get_running_loop().call_later(WATCH_AFTER, self._watch)
         return message
 
-    def _start_watching(self) -> None:
+    def _watch(self) -> None:
         if self.watch is Watch.NOBODY:
             self.watch = Watch.TASK
             self._task = asyncio.ensure_future(self._until_client_leaves())

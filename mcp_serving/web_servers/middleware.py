@@ -166,15 +166,16 @@ class HTTPRequest:
         """
         self._call = task = asyncio.current_task()
         assert task is not None
+        self.client.start_watching(self._cancel_call)
         try:
-            with self.client.watched(self._cancel_call):
-                await app(scope, receive, send)
+            await app(scope, receive, send)
         except asyncio.CancelledError:
             if self._wait_cancelled:
                 task.uncancel()
             if self.client.watch is not Watch.LEFT or task.cancelling():  # cancelled by somebody else
                 raise
         finally:
+            self.client.stop_watching()
             self._call = None
 
     async def _cancel_call(self, watch: Watch) -> None:

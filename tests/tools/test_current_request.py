@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import asyncio
+import dataclasses
 import re
 from typing import Any
 
@@ -78,3 +80,17 @@ def test_a_tool_that_calls_another_server_in_its_process_keeps_its_own_user() ->
             assert _text(await session.call_tool("users", {})) == "outer, inner"
 
     asyncio.run(run())
+
+
+def test_the_package_changes_only_fields_that_the_current_request_has() -> None:
+    names = {field.name for field in dataclasses.fields(current_request.CurrentRequest)}
+    changed = set()
+    for path in (ROOT / "mcp_serving").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) in (
+                "current_request.update",
+                "current_request.updated",
+            ):
+                changed |= {keyword.arg for keyword in node.keywords}
+    assert changed
+    assert changed <= names
