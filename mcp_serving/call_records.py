@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
 
 logger = logging.getLogger("mcp_serving.calls")
+_package_logger = logging.getLogger("mcp_serving")
 
 METHODS = frozenset({"tools/call", "resources/read", "prompts/get", "completion/complete"})
 """The methods whose requests are calls."""
@@ -51,7 +52,16 @@ _signals: RecordQueue[tuple[Any, CallRecord]] = RecordQueue("signals of finished
 
 def are_wanted() -> bool:
     """Whether anybody wants a record. If not, nothing is measured."""
-    return bool(listeners or call_finished.receivers or logger.isEnabledFor(logging.INFO))
+    return bool(listeners or call_finished.receivers or _lines_are_wanted())
+
+
+def _lines_are_wanted() -> bool:
+    """Whether the level of the logger, or of ``mcp_serving``, is INFO.
+
+    That of the root logger does not count. The SDK's server class sets it to INFO, with a handler that writes to
+    standard error. Over stdio, some clients never read that, and the process would block after some hundred lines.
+    """
+    return bool(logger.level or _package_logger.level) and logger.isEnabledFor(logging.INFO)
 
 
 class RunningCalls:
@@ -208,7 +218,7 @@ _FIELDS = [(field.name, f"mcp_{field.name}") for field in fields(CallRecord)]
 
 
 def _publish(record: CallRecord, sender: Any, params: Mapping[str, Any] | None) -> None:
-    if logger.isEnabledFor(logging.INFO):
+    if _lines_are_wanted():
         extra = {name: getattr(record, field) for field, name in _FIELDS}
         extra |= {"mcp_outcome": str(record.outcome), "mcp_started": record.started.isoformat()}
         logger.info(
