@@ -435,7 +435,7 @@ def test_the_listen_streams_of_one_user_are_limited(site: AccessServers) -> None
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("uris", [["open://" + "x" * 2048], [f"open://{number}" for number in range(90_000)]])
+@pytest.mark.parametrize("uris", [["open://" + "x" * 2048], [f"open://{number}" for number in range(4_000)]])
 def test_a_subscription_to_too_many_or_too_long_uris_is_refused(site: AccessServers, uris: list[str]) -> None:
     message = listen()
     message["params"]["notifications"]["resourceSubscriptions"] = uris
