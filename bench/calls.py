@@ -1,9 +1,10 @@
-"""CPU time of the server for a call: without a record, with the record alone, and with the app that stores it.
+"""CPU time of the server for a call: without a record, with the record alone, with the app that stores it, and with
+OpenTelemetry.
 
     python -m bench.calls
 
 One Daphne process serves a sync tool with one query, with a private PostgreSQL. The same process is switched from one
-side to the next. The time of the app includes the thread that writes.
+side to the next. The time of the app includes the thread that writes. OpenTelemetry keeps each span and sends none.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ CALLS = 400
 AT_ONCE = 4
 WRITTEN_SECONDS = 2.5
 """After these, all calls of a turn are stored."""
-SIDES = ("nothing", "record", "app")
+SIDES = ("nothing", "record", "app", "otel")
 PROMISE = Promise(1.03, at_most=True)
 TOOL = post(call(1, "tool", modern=True))
 
@@ -38,6 +39,8 @@ def measure(effort: Effort) -> Results:
     for side, name in (("record", "the record alone"), ("app", "the app that stores it")):
         case = f"{name}, against nothing"
         results.rows.append(row("calls", case, rounds, "ms of CPU", ours=side, theirs="nothing", promise=PROMISE))
+    case = "OpenTelemetry with a span for each call, against nothing"
+    results.rows.append(row("calls", case, rounds, "ms of CPU", ours="otel", theirs="nothing"))
     return results
 
 

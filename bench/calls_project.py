@@ -1,12 +1,57 @@
-"""The server of ``bench.orm``, whose calls are recorded or not: the tool ``switch`` decides."""
+"""The server of ``bench.orm``, whose calls are recorded or traced or not: the tool ``switch`` decides."""
 
 from typing import Any
 
+from opentelemetry import metrics, trace
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
+from opentelemetry.sdk.trace.sampling import Decision, Sampler, SamplingResult
+
 from bench.orm_project import build_daphne, server
+from mcp_serving import instruments
 from mcp_serving.calls.writer import store
+from mcp_serving.otel.operations import OperationMiddleware
 from mcp_serving.signals import call_finished, listeners
 
 __all__ = ["build_daphne", "server"]
+
+
+class Switch(Sampler):
+    """Whether calls are traced and measured now."""
+
+    is_on = False
+
+    def should_sample(self, *_: Any, **__: Any) -> SamplingResult:
+        return SamplingResult(Decision.RECORD_AND_SAMPLE if self.is_on else Decision.DROP)
+
+    def get_description(self) -> str:
+        return "switch"
+
+    def middleware(self, low_level: Any) -> Any:
+        """The middleware of the app, while it is on."""
+        measured = OperationMiddleware(low_level)
+
+        async def measure(ctx: Any, call_next: Any) -> Any:
+            return await (measured(ctx, call_next) if self.is_on else call_next(ctx))
+
+        return measure
+
+
+class Nowhere(SpanExporter):
+    """Sends nothing."""
+
+    def export(self, spans: Any) -> SpanExportResult:
+        return SpanExportResult.SUCCESS
+
+
+tracing = Switch()
+provider = TracerProvider(sampler=tracing)
+provider.add_span_processor(BatchSpanProcessor(Nowhere()))
+trace.set_tracer_provider(provider)
+metrics.set_meter_provider(MeterProvider(metric_readers=[InMemoryMetricReader()]))
+instruments.middleware.append(tracing.middleware)
 
 
 def receive(**_: Any) -> None:
@@ -15,9 +60,10 @@ def receive(**_: Any) -> None:
 
 @server.tool()
 async def switch(side: str) -> str:
-    """Let nobody, a receiver of the signal, or the app have the records from now on."""
+    """Let nobody, a receiver of the signal, the app or OpenTelemetry have the calls from now on."""
     call_finished.disconnect(receive)
     listeners.clear()
+    tracing.is_on = side == "otel"
     if side == "record":
         call_finished.connect(receive)
     if side == "app":
