@@ -67,11 +67,11 @@ def test_nothing_serious_is_found_on_a_page(page: ConsolePage, path: str, scheme
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("tool", ["slow", "broken", "media", "delete", "give_back"])
+@pytest.mark.parametrize("tool", ["slow", "broken", "media", "delete", "give_back", "interview"])
 def test_nothing_serious_is_found_on_a_result_or_a_question(page: ConsolePage, tool: str, scheme: str) -> None:
     page.page.show(1280, scheme)
-    asks = tool in ("delete", "give_back")
-    page.call(tool, wait=not asks, **({"name": "tea"} if asks else {}))
+    asks = tool in ("delete", "give_back", "interview")
+    page.call(tool, wait=not asks, **({"name": "tea"} if asks and tool != "interview" else {}))
     if asks:
         page.wait_for("document.querySelector('#question form')")
     assert serious(page) == []
