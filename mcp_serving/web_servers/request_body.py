@@ -6,8 +6,6 @@ import json
 import math
 from typing import TYPE_CHECKING
 
-from mcp.server.transport_security import RequestBodyLimitMiddleware
-
 from mcp_serving.web_servers.responses import Refusal
 
 if TYPE_CHECKING:
@@ -22,6 +20,9 @@ in an answer to a question can have a million errors, which take a second and hu
 
 BYTES_PER_VALUE = 40
 """If ``max_request_body_size`` is raised, a body may have one value for this many bytes of it."""
+
+
+_TOO_LARGE = Refusal(413, "The request body is too large.")
 
 
 async def read_body(receive: Receive, max_size: float = math.inf) -> bytes | None:
@@ -62,21 +63,26 @@ class ValueLimitMiddleware:
 
     def __init__(self, app: ASGIApp, max_body_size: int) -> None:
         self._app = app
+        self._max_body_size = max_body_size
         self._max_values = max(MAX_VALUES, max_body_size // BYTES_PER_VALUE)
-        self._check = RequestBodyLimitMiddleware(self._serve_whole_body, max_body_size)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        length = _content_length(scope)
         # Each value and its separator take at least two bytes, so that most requests need no look at their body.
-        app = self._app if _content_length(scope) <= 2 * MAX_OTHER_VALUES else self._check
-        await app(scope, receive, send)
+        if scope["method"] != "POST" or length <= 2 * MAX_OTHER_VALUES:
+            await self._app(scope, receive, send)
+        elif self._max_body_size < length < math.inf:
+            await _TOO_LARGE(scope, receive, send)
+        else:
+            app, receive = await self._app_for_body(receive)
+            await app(scope, receive, send)
 
-    async def _serve_whole_body(self, scope: Scope, receive: Receive, send: Send) -> None:
-        message = await receive()
-        body = message.get("body", b"")
-        if refusal := self._refusal(body):
-            await refusal(scope, receive, send)
-        elif message["type"] == "http.request" and not message["more_body"]:
-            await self._app(scope, with_body(body, receive), send)
+    async def _app_for_body(self, receive: Receive) -> tuple[ASGIApp, Receive]:
+        """What answers a request with this body, and its ``receive``; the body itself is not kept."""
+        body = await read_body(receive, self._max_body_size)
+        if body is None:  # or the client has left, and nobody reads the answer
+            return _TOO_LARGE, receive
+        return self._refusal(body) or self._app, with_body(body, receive)
 
     def _refusal(self, body: bytes) -> Refusal | None:
         if not has_more_values(body, MAX_OTHER_VALUES):
