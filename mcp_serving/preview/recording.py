@@ -145,7 +145,7 @@ class _Recorder:
             self._note_links(table, [_link_of(each) for each in query.objs])
             return self._executed(execute)
         if query.on_conflict:
-            self._note(table, "update", _conflicting(table, query.objs[:MAX_ROWS], query.unique_fields))
+            self._note(table, None, _conflicting(table, query.objs[:MAX_ROWS], query.unique_fields))
         returned = self._executed(execute)
         keys = list(_inserted_keys(query.objs, compiler.returning_fields, returned))
         for pk in keys:
@@ -155,7 +155,8 @@ class _Recorder:
         if query.on_conflict == OnConflict.IGNORE:
             beyond = min(beyond, max(0, self._rows_of_statement))
         if beyond:
-            self.result.counted[table, "insert"] += beyond
+            verb = "upsert" if query.on_conflict == OnConflict.UPDATE else "insert"
+            self.result.counted[table, verb] += beyond
         return returned
 
     def _update_or_delete(self, compiler: Any, execute: Callable[[], Any]) -> Any:
@@ -182,11 +183,12 @@ class _Recorder:
         finally:
             self._in_orm_statement = False
 
-    def _note(self, table: Table, verb: str, instances: Iterable[Model]) -> None:
+    def _note(self, table: Table, verb: str | None, instances: Iterable[Model]) -> None:
+        """Keep rows as they are before a statement; count those beyond the limit, unless the statement does."""
         for instance in instances:
             if len(self.result.rows) < MAX_ROWS:
                 self.result.rows.setdefault((table, instance.pk), Row(table, instance.pk, before=instance))
-            else:
+            elif verb is not None:
                 self.result.counted[table, verb] += 1
 
     def _note_links(self, table: Table, links: Sequence[Link]) -> None:

@@ -190,6 +190,8 @@ def _counted(counted: Counter[tuple[Table, str]], recording: Recording) -> Itera
         values = {"n": rows, "name": _plural(table.model, rows)}
         if verb == "insert":
             yield gettext("create %(n)d %(name)s") % values
+        elif verb == "upsert":
+            yield gettext("create or change %(n)d %(name)s") % values
         elif verb == "update":
             yield gettext("change %(n)d %(name)s") % values
         elif verb == "delete":

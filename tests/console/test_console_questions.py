@@ -68,6 +68,15 @@ def test_a_question_in_the_middle_of_a_call_is_a_form_and_the_call_goes_on(page:
     assert page.text("#question") == ""
 
 
+def test_questions_at_the_same_time_are_asked_one_after_the_other(page: ConsolePage) -> None:
+    page.call("two_at_once", wait=False)
+    for question, answer in (("First?", "one"), ("Second?", "two")):
+        page.wait_for("document.querySelector('#question .asked')?.innerText.includes(question)", question=question)
+        reason(page, f"{answer}!")
+    page.wait_for("document.querySelector('#result .took')")
+    assert "one! and two!" in page.text("#result")
+
+
 def test_a_question_in_the_middle_of_a_call_can_be_declined(page: ConsolePage) -> None:
     page.call("interview", wait=False)
     page.wait_for("document.querySelector('#question form')")

@@ -85,6 +85,15 @@ def test_a_thousand_rows_are_counted_and_not_read() -> None:
     assert shown.lines == ("create 1000 groups",)
 
 
+def test_an_upsert_of_many_rows_does_not_say_that_all_are_new() -> None:
+    def tool() -> None:
+        Group.objects.bulk_create(Group(name=f"group {number}") for number in range(150, 450))
+        rows = [Group(name=f"group {number}") for number in range(450)]
+        Group.objects.bulk_create(rows, update_conflicts=True, unique_fields=["name"], update_fields=["name"])
+
+    assert attempt(tool).lines == ("create 300 groups", "create or change 250 groups")
+
+
 def test_at_most_twenty_lines_are_shown_and_the_rest_is_counted() -> None:
     def tool() -> None:
         for number in range(15):

@@ -209,6 +209,13 @@ async def interview(ctx: Context) -> str:
 
 
 @server.tool()
+async def two_at_once(ctx: Context) -> str:
+    """Asks two questions at the same time."""
+    answers = await asyncio.gather(ctx.elicit("First?", Details), ctx.elicit("Second?", Details))
+    return " and ".join(each.data.reason for each in answers if isinstance(each, AcceptedElicitation))
+
+
+@server.tool()
 async def sample(ctx: Context) -> str:
     """Asks the model of its client."""
     message = SamplingMessage(role="user", content=TextContent(type="text", text="Hello"))

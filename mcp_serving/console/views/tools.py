@@ -7,6 +7,7 @@ import time
 import traceback
 from typing import TYPE_CHECKING, Any
 
+import anyio
 from asgiref.sync import sync_to_async
 from django.conf import settings
 from django.core.exceptions import ValidationError
@@ -164,10 +165,13 @@ class Call:
         async def progress(done: float, total: float | None, message: str | None) -> None:
             emit("progress", {"done": done, "total": total, "message": message or ""})
 
+        one_at_a_time = anyio.Lock()
+
         async def ask(context: Any, params: ElicitRequestParams) -> ElicitResult:
-            with waiting.waiting(params, self._request.user) as question:
-                emit("asked", {"html": await _waiting_form(self._request, question)})
-                return await question.answer
+            async with one_at_a_time:
+                with waiting.waiting(params, self._request.user) as question:
+                    emit("asked", {"html": await _waiting_form(self._request, question)})
+                    return await question.answer
 
         try:
             with current_request.updated(failures=self._failures):
