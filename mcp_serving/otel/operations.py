@@ -94,7 +94,8 @@ class OperationMiddleware:
             _operations.record(time.perf_counter() - began, attributes)
 
     def _attributes(self, ctx: ServerRequestContext[Any, Any], *, failed: bool) -> dict[str, str]:
-        attributes = {"mcp.method.name": ctx.method if ctx.method in _METHODS else "_OTHER"}
+        is_known = ctx.method in _METHODS or self._server.get_request_handler(ctx.method) is not None
+        attributes = {"mcp.method.name": ctx.method if is_known else "_OTHER"}
         if ctx.protocol_version in KNOWN_PROTOCOL_VERSIONS:
             attributes["mcp.protocol.version"] = ctx.protocol_version
         if ctx.method == "tools/call":

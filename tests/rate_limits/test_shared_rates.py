@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import anyio
 import httpx2
 import pytest
 from mcp import Client
 from mcp.client.stdio import stdio_client
+from mcp.client.streamable_http import streamable_http_client
+from mcp.shared.exceptions import MCPError
 
 from tests.support.asgi_servers import serving
 from tests.support.harness import DEADLINE, INITIALIZE, MANAGE, ROOT, Process, call, environment, parameters, wait_until
@@ -113,6 +117,45 @@ def test_calls_pass_while_the_storage_is_unavailable_and_the_outage_is_logged_on
         wait_until(lambda: post(address).status_code == 429, "the rate holds again")
         assert process.errors.count("The storage of the rate limits can be used again.") == 1
         assert "Traceback" not in process.errors
+
+
+def test_a_storage_that_hangs_holds_up_one_call_and_no_other(redis_of_its_own: Redis) -> None:
+    with serving("uvicorn", MODULE, env=settings(redis_of_its_own)) as (process, address):
+        assert post(address).status_code == 200
+        with redis_of_its_own.hanging():
+            assert [post(address).status_code for _ in range(20)] == [200] * 20
+        assert process.errors.count("The storage of the rate limits cannot be used (TimeoutError") == 1
+        wait_until(lambda: post(address).status_code == 429, "the rate holds again")
+
+
+def test_the_connections_to_the_storage_are_closed_at_the_end(redis_of_its_own: Redis) -> None:
+    env = {**settings(redis_of_its_own), "PYTHONWARNINGS": "always::ResourceWarning"}
+    with serving("uvicorn", MODULE, env=env) as (process, address), redis_of_its_own.client() as client:
+        assert post(address).status_code == 200
+        assert len(client.client_list()) == 2
+        process.signal(signal.SIGTERM)
+        wait_until(lambda: len(client.client_list()) == 1, "the connection is closed")
+        process.wait()
+        assert "unclosed" not in process.errors.lower()
+        assert "Traceback" not in process.errors
+
+
+@pytest.mark.parametrize("mode", ["auto", "legacy"])
+def test_a_client_of_the_sdk_is_told_when_to_try_again(mode: Any) -> None:
+    told = r"Too many calls: 8 per hour are allowed. Try again in \d+ seconds."
+
+    async def nine_calls(client: Client) -> None:
+        for _ in range(9):
+            await client.call_tool("free", {})
+
+    async def work(address: str) -> None:
+        with anyio.fail_after(DEADLINE):
+            async with Client(streamable_http_client(f"{address}/mcp"), mode=mode) as client:
+                with pytest.raises(MCPError, match=told):
+                    await nine_calls(client)
+
+    with serving("uvicorn", MODULE) as (_, address):
+        anyio.run(work, address)
 
 
 def test_calls_are_refused_while_the_storage_is_unavailable_if_the_setting_says_so(redis_of_its_own: Redis) -> None:

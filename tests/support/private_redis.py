@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import signal
 import subprocess
 import tempfile
 import time
@@ -63,6 +64,16 @@ class Redis:
         self._process.kill()
         self._process.wait()
         self._process = None
+
+    @contextmanager
+    def hanging(self) -> Iterator[None]:
+        """For the length of the block, accept connections and answer nothing."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            self._process.send_signal(signal.SIGCONT)
 
     def close(self) -> None:
         if self._process is not None:
