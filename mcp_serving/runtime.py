@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
-from collections.abc import Callable, Hashable, Iterator
-from contextlib import AbstractAsyncContextManager, contextmanager
+from collections.abc import Callable, Hashable
+from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from mcp.shared.exceptions import MCPError
@@ -216,20 +215,6 @@ def end_subscriptions() -> None:
     """Ask the ``subscriptions/listen`` streams of every runtime of the running event loop to end."""
     for runtime in runtimes():
         runtime.end_subscriptions()
-
-
-@contextmanager
-def imports_frozen() -> Iterator[None]:
-    """For the length of a block, the garbage collector does not visit the objects that exist at its start.
-
-    A full collection would take a tenth of a second for Django and the SDK, again and again, and find nothing. All
-    calls wait for it.
-    """
-    gc.freeze()
-    try:
-        yield
-    finally:
-        gc.unfreeze()
 
 
 def _can_ask_client(session: ServerSession) -> bool:

@@ -8,10 +8,10 @@ from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
-from mcp_serving import current_request, sdk
+from mcp_serving import current_request, garbage, sdk
 from mcp_serving.conf import DEFAULT_SHUTDOWN_TIMEOUT, valid_shutdown_delay, valid_shutdown_timeout
 from mcp_serving.errors import NoHTTPServer, ShutdownTimeout
-from mcp_serving.runtime import Runtime, end_subscriptions, finish_records, imports_frozen, runtimes
+from mcp_serving.runtime import Runtime, end_subscriptions, finish_records, runtimes
 from mcp_serving.shutdown import os_signals
 from mcp_serving.shutdown.deadline import Deadline
 from mcp_serving.shutdown.drain import cancel_remaining, drain, drain_after_delay, end_unawaited_tasks
@@ -195,7 +195,7 @@ class Server:
         try:
             await self._unless_stopped(self._start(runtime))
             self._serving = runtime
-            with imports_frozen():
+            with garbage.imports_frozen(), garbage.rare_collections():
                 await self._stop_requested.wait()
         finally:
             await self._shut_down(runtime)

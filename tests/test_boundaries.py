@@ -29,6 +29,7 @@ LAYERS = [
     {
         "threads",
         "fair_threads",
+        "garbage",
         "users",
         "current_request",
         "errors",

@@ -12,7 +12,8 @@ from django.conf import settings
 
 from mcp_serving import conf
 from mcp_serving.errors import AccessNotStated
-from mcp_serving.runtime import Runtime, end_subscriptions, finish_records, imports_frozen, runtimes
+from mcp_serving.garbage import imports_frozen
+from mcp_serving.runtime import Runtime, end_subscriptions, finish_records, runtimes
 from mcp_serving.shutdown.deadline import Deadline
 from mcp_serving.shutdown.drain import cancel_remaining, drain, drain_after_delay
 from mcp_serving.shutdown.in_flight import listed

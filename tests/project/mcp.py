@@ -1,4 +1,5 @@
 import asyncio
+import gc
 import logging
 import os
 import subprocess
@@ -184,6 +185,11 @@ def make_nothing() -> MCPServer[Any]:
 
 
 not_a_server = "a string"
+
+
+@server.tool()
+async def collector_thresholds() -> str:
+    return str([*gc.get_threshold()])
 
 
 @server.tool()
