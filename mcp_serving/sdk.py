@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 import logging
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 from weakref import WeakKeyDictionary, ref
@@ -215,6 +215,15 @@ def replace_tool_metadata(server: MCPServer[Any], name: str, replace: Callable[[
 def output_adapter(metadata: FuncMetadata) -> TypeAdapter[Any]:
     """The validator of a tool's result."""
     return metadata._output_adapter(metadata.output_model)
+
+
+def answer_requests(session: ServerSession, answer: Callable[[Any], Awaitable[Any]]) -> None:
+    """Have ``answer`` make the results of what one handler asks its client: the session belongs to its request."""
+
+    async def send_request(request: Any, *_: Any, **__: Any) -> Any:
+        return await answer(request)
+
+    session.send_request = send_request  # type: ignore[method-assign]
 
 
 def set_served(manager: StreamableHTTPSessionManager, server: LowLevelServer[Any]) -> None:

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import anyio
+import pytest
 from mcp.server.auth.settings import AuthSettings
 from mcp.server.connection import Connection
 from mcp.server.lowlevel.server import Server as LowLevelServer
@@ -114,6 +115,25 @@ def test_a_session_sends_through_the_channels_in_these_attributes() -> None:
     anyio.run(session.send_notification, ToolListChangedNotification(), 1)
     anyio.run(session.send_notification, ToolListChangedNotification())
     assert [channel.sent for channel in (old, *replaced)] == [[], *[["notifications/tools/list_changed"]] * 2]
+
+
+@pytest.mark.filterwarnings("ignore::mcp.shared.exceptions.MCPDeprecationWarning")
+def test_a_session_sends_all_its_requests_through_this_method() -> None:
+    sent = []
+
+    async def answer(request: Any) -> None:
+        sent.append(request.method)
+
+    async def work() -> None:
+        session = ServerSession(None, Connection.from_envelope("2026-07-28", None, None))  # type: ignore[arg-type]
+        sdk.answer_requests(session, answer)
+        await session.elicit_form("Why?", {"type": "object", "properties": {}})
+        await session.elicit_url("Where?", "https://example.com", "1")
+        await session.create_message([], max_tokens=1)
+        await session.list_roots()
+
+    anyio.run(work)
+    assert sent == ["elicitation/create", "elicitation/create", "sampling/createMessage", "roots/list"]
 
 
 def test_a_session_manager_keeps_its_open_sessions_in_this_private_attribute() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,6 @@ from mcp_serving.runtime import Runtime
 
 if TYPE_CHECKING:
     from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
-    from mcp.server.session import ServerSession
 
 URL_TIMEOUT = httpx2.Timeout(30.0, read=300.0)
 """Seconds. A tool may take minutes before its first answer, as the SDK's own client allows."""
@@ -47,7 +46,7 @@ async def connect(mcp: sdk.SDKServer, *, user: Any = None, **options: Any) -> As
 
     async def as_user(ctx: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:
         if (ask := options.get("elicitation_callback")) is not None:
-            _answer_in_the_middle(ctx.session, ask)
+            sdk.answer_requests(ctx.session, _answering(ask))
         with current_request.updated(local_user=user):
             return await call_next(ctx)
 
@@ -59,25 +58,22 @@ async def connect(mcp: sdk.SDKServer, *, user: Any = None, **options: Any) -> As
                 yield client
 
 
-def _answer_in_the_middle(session: ServerSession, ask: Any) -> None:
-    """Let a tool ask in the middle of its call, with ``ctx.elicit``, which 2026-07-28 does not allow.
+def _answering(ask: Any) -> Callable[[Any], Awaitable[Any]]:
+    """Answers what a tool asks in the middle of its call, with ``ctx.elicit``, which 2026-07-28 does not allow."""
 
-    The session belongs to one request, and all its requests go through ``send_request``.
-    """
-
-    async def send_request(request: Any, *_: Any, **__: Any) -> Any:
+    async def answer(request: Any) -> Any:
         if not isinstance(request, ElicitRequest):
             raise MCPError(
                 METHOD_NOT_FOUND,
                 f"The tool asked its client for {request.method}, which is not available here: try it with a client up "
                 "to 2025-11-25 that offers it.",
             )
-        answer = await ask(None, request.params)
-        if isinstance(answer, ErrorData):
-            raise MCPError.from_error_data(answer)
-        return answer
+        given = await ask(None, request.params)
+        if isinstance(given, ErrorData):
+            raise MCPError.from_error_data(given)
+        return given
 
-    session.send_request = send_request  # type: ignore[method-assign]
+    return answer
 
 
 @asynccontextmanager
