@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 
+WIDTH = 140
 HEIGHT = 32
 STEP = 10
-"""Width of a day."""
+"""Width of a day, before the chart is scaled to ``WIDTH``."""
 
 
 def bars(values: Sequence[float], title: str, top: float | None = None) -> SafeString:
@@ -45,17 +46,21 @@ def lines(series: Sequence[Sequence[float | None]], title: str) -> SafeString:
         if len(dots) == 1:  # a line of one point is not visible
             paths.append((f"{points} {dots[0][0] + 2:.1f},{dots[0][1]:.1f}", "none"))
     shapes = format_html_join(
-        "", '<polyline points="{}" fill="none" stroke="currentColor" stroke-dasharray="{}"/>', paths
+        "",
+        '<polyline points="{}" fill="none" stroke="currentColor" stroke-dasharray="{}" '
+        'vector-effect="non-scaling-stroke"/>',
+        paths,
     )
     return _svg(max(map(len, series), default=0), title, shapes)
 
 
 def _svg(days: int, title: str, shapes: SafeString) -> SafeString:
     return format_html(
-        '<svg role="img" width="{0}" height="{1}" viewBox="0 0 {0} {1}" fill="currentColor">'
+        '<svg role="img" width="{4}" height="{1}" viewBox="0 0 {0} {1}" preserveAspectRatio="none" fill="currentColor">'
         "<title>{2}</title>{3}</svg>",
         days * STEP,
         HEIGHT,
         title,
         shapes,
+        WIDTH,
     )

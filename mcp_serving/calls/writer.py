@@ -77,7 +77,7 @@ _plain = attrgetter(*_PLAIN)
 
 
 class _Insert:
-    """The statement that stores calls. ``bulk_create`` needs three times the CPU time."""
+    """The statement that stores calls. ``bulk_create`` needs four times the CPU time."""
 
     def __init__(self) -> None:
         from mcp_serving.calls.models import Call  # after django.setup()

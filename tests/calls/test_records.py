@@ -261,7 +261,7 @@ def test_a_call_that_the_client_cancels_is_recorded_as_cancelled(transport: str,
     assert (found["name"], found["outcome"]) == ("slow", "cancelled")
 
 
-@pytest.mark.parametrize("tool", ["slow", "hold"])
+@pytest.mark.parametrize("tool", ["slow", "hold", "shielded"])
 @pytest.mark.parametrize("transport", ["stdio", "http"])
 def test_a_call_that_a_shutdown_ends_is_recorded_as_cut(transport: str, tool: str, notes: Notes) -> None:
     timeout = ["--shutdown-timeout", "0.5"]

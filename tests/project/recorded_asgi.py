@@ -107,6 +107,16 @@ async def slow() -> str:
 
 
 @server.tool()
+async def shielded() -> str:
+    """Cannot be cancelled."""
+    note("shielded runs")
+    with anyio.CancelScope(shield=True):
+        while not said("go"):  # noqa: ASYNC110 - the event is a file of the test
+            await anyio.sleep(0.02)
+    return "done"
+
+
+@server.tool()
 def hold() -> str:
     """Holds the only thread."""
     note("hold runs")
