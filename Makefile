@@ -45,9 +45,9 @@ conformance: $(READY) $(NPM_READY)
 	$(BIN)/python -m tests.conformance.run
 	$(BIN)/python -m pytest tests/conformance/authorization.py
 
-# The pages of the console, looked at by axe-core.
+# The pages of the console and of signing in, looked at by axe-core.
 accessibility: $(READY) $(NPM_READY)
-	$(BIN)/python -m pytest tests/console/accessible_pages.py $(ARGS)
+	$(BIN)/python -m pytest tests/console/accessible_pages.py tests/oauth/accessible_pages.py $(ARGS)
 
 # The pictures of docs/howto/console.md, from the example project.
 screenshots: $(READY)

@@ -6,13 +6,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.npm import MODULES
+from tests.support.accessibility import serious
 from tests.support.browser import running_browser
 from tests.support.console import ConsolePage, console_page, serving_console, staff
 
 pytestmark = pytest.mark.process
-
-AXE = MODULES / "axe-core" / "axe.min.js"
 
 PAGES = [
     "",
@@ -42,28 +40,13 @@ def page(users_of_its_own: None, tmp_path_factory: pytest.TempPathFactory) -> It
         yield console_page(browser, address, "root")
 
 
-def serious(page: ConsolePage) -> list[str]:
-    """What axe-core finds serious or critical on the page, with the elements."""
-    page.page.run(AXE.read_text() + "\nglobalThis.axe = axe;")
-    found: list[str] = page.run(
-        """
-        const { violations, passes } = await axe.run(document);
-        if (passes.length < 10) throw new Error("axe-core has looked at nothing");
-        return violations
-          .filter(({ impact }) => impact === "serious" || impact === "critical")
-          .map(({ id, nodes }) => `${id}: ${nodes.map(({ html }) => html).join(" ")}`.slice(0, 1000));
-        """
-    )
-    return found
-
-
 @pytest.mark.parametrize("width", [1280, 390])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("path", PAGES)
 def test_nothing_serious_is_found_on_a_page(page: ConsolePage, path: str, scheme: str, width: int) -> None:
     page.page.show(width, scheme)
     page.go(path)
-    assert serious(page) == []
+    assert serious(page.page) == []
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -74,7 +57,7 @@ def test_nothing_serious_is_found_on_a_result_or_a_question(page: ConsolePage, t
     page.call(tool, wait=not asks, **({"name": "tea"} if asks and tool != "interview" else {}))
     if asks:
         page.wait_for("document.querySelector('#question form')")
-    assert serious(page) == []
+    assert serious(page.page) == []
 
 
 def test_a_phone_needs_no_scrolling_sideways(page: ConsolePage) -> None:
