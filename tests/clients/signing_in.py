@@ -21,6 +21,7 @@ from tests.support import in_django
 from tests.support.asgi_servers import serving
 from tests.support.browser import Browser, running_browser
 from tests.support.harness import environment, running
+from tests.support.nginx import needs_nginx, nginx
 from tests.support.sign_in import agree, disconnect, give_password, log_in, until
 
 from django.utils import timezone  # isort: skip - after Django is set up
@@ -105,3 +106,40 @@ def test_the_inspectors_page_signs_in_calls_refreshes_and_loses_access(
         disconnect(browser, address)
         page.run(f"{CLICKS} await click('around'); await click('Execute Tool');")
         until(page, "location.pathname === '/oauth/authorize/'")  # its user has to agree again
+
+
+# What docs/howto/oauth.md says that clients report
+
+OF_FASTMCP, OF_TYPESCRIPT = "fastmcp-auto", ("typescript-v1", "typescript-v2-auto")
+REPORTED = [
+    ("other host", OF_FASTMCP, r"Protected resource http://localhost:\d+/mcp does not match expected http://127"),
+    *(("other host", name, r"does not match expected http://127\S+ \(or origin\)") for name in OF_TYPESCRIPT),
+    ("off", OF_FASTMCP, "Registration failed: 404"),
+    *(("off", name, "Incompatible auth server: does not support dynamic") for name in OF_TYPESCRIPT),
+    ("too many", OF_FASTMCP, "Registration failed: 429"),
+    ("too many", "typescript-v1", "Too many clients have registered"),
+    ("too many", "typescript-v2-auto", r"Dynamic Client Registration rejected \(HTTP 429\)"),
+]
+SETTINGS: dict[str, dict[str, Any]] = {"off": {"DCR_ENABLED": False}, "too many": {"DCR_REGISTRATIONS_PER_HOUR": 0}}
+
+
+@needs_nginx
+@pytest.mark.parametrize(("mistake", "name", "reported"), REPORTED)
+def test_a_client_reports_a_mistake_in_these_words(
+    users: None, mistake: str, name: str, reported: str, tmp_path: Path
+) -> None:
+    env = {
+        **in_django.ENVIRONMENT,
+        "DJANGO_SETTINGS_MODULE": "tests.project.settings_with_oauth",
+        "TEST_OAUTH": json.dumps(SETTINGS.get(mistake, {})),
+    }
+    command, mode, _ = CLIENTS[name]
+    with serving("uvicorn", "tests.project.oauth_asgi", env=env) as (_, address):
+        host = "localhost:PORT" if mistake == "other host" else "$http_host"
+        site = (
+            f"server {{ listen 127.0.0.1:PORT; location / {{ proxy_pass {address}; proxy_set_header Host {host}; }} }}"
+        )
+        with nginx(tmp_path / "nginx", site) as port:
+            spec = json.dumps({"url": f"http://127.0.0.1:{port}/mcp", "mode": mode})
+            with running([*command, spec], env=environment()) as client:
+                client.wait_for(reported)
