@@ -163,7 +163,7 @@ class MCPServer(PermissionCheckingServer[LifespanResultT]):
             super().add_tool(self._functions.make(function), name, **options)
         metadata = sdk.replace_tool_metadata(self, name, ToolMetadata.of)
         # Not always: tools of extensions are added before this object has everything.
-        known = (self._input_schema(name) or {}).get("properties", ()) if record_arguments else ()
+        known = (self._input_schema(name) or {}).get("properties", ()) if record_arguments is not False else ()
         try:
             if recorded := validate_recorded(name, record_arguments, known):
                 self.recorded_arguments[name] = recorded

@@ -178,7 +178,7 @@ def test_a_message_that_no_request_can_be_read_from_is_the_sdks_to_answer() -> N
         async with httpx2.AsyncClient(transport=transport, base_url=SITE, headers=headers) as client:
             statuses = [
                 (await client.post(PERSONAL, content=body)).status_code
-                for body in (b"", b"{", b"[]", b"[" * 50_000, b'{"jsonrpc": "2.0", "id": 1, "method": 7}')
+                for body in (b"", b"{", b"[]", b"[" * 4_000, b'{"jsonrpc": "2.0", "id": 1, "method": 7}')
             ]
             large = await client.post(PERSONAL, content=b" " * (4 * 1024 * 1024 + 1))
             await lifecycle.close()
