@@ -71,6 +71,20 @@ def test_grant_types_that_this_server_does_not_have_are_left_out() -> None:
     assert response.json()["grant_types"] == ["authorization_code", "refresh_token"]
 
 
+def test_a_registration_in_the_form_of_an_editors_leads_to_a_sign_in_on_any_port() -> None:
+    client = OAuthClient(browser_of("ann"), redirect_uri="http://127.0.0.1:54321/")
+    client.register(
+        client_name="An editor",
+        client_uri="https://editor.example",
+        application_type="native",
+        grant_types=["authorization_code", "refresh_token", "urn:ietf:params:oauth:grant-type:device_code"],
+        response_types=["code"],
+        redirect_uris=["https://editor.example/redirect", "http://127.0.0.1/", "http://127.0.0.1:33418/"],
+        scope="notes:read",
+    )
+    assert told(ask(client.tokens()["access_token"])).startswith("ann through")
+
+
 @pytest.mark.parametrize("grant_type", ["client_credentials", "password", "implicit"])
 def test_no_client_registers_for_tokens_without_a_user(grant_type: str) -> None:
     refused = register({**METADATA, "grant_types": [grant_type]}, "192.0.2.1")
