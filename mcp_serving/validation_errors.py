@@ -25,7 +25,7 @@ LONGEST_TEXT = 500
 """Characters of the message of an error, and of each name in its location. The names may be the client's."""
 
 
-_COLLECTIONS = ("list", "tuple", "set", "frozenset", "dict")
+_COLLECTIONS = ("list", "tuple", "set", "frozenset", "deque", "dict", "ordered-dict", "counter")
 _NO_SCHEMAS = ("metadata", "default", "serialization", "config", "expected")
 
 
