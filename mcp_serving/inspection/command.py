@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import sys
 import textwrap
 from collections.abc import AsyncIterator, Callable
@@ -50,6 +51,9 @@ def run(options: dict[str, Any], user: Any, out: Out) -> bool:
         raise Mistake("--url asks a running server: use --token instead of --user, and leave out --server.")
     if options["token"] and not options["url"]:
         raise Mistake("--token is for --url: without it, --user says who calls.")
+    calls = logging.getLogger("mcp_serving.calls")
+    if not calls.handlers and calls.level == logging.NOTSET:
+        calls.setLevel(logging.WARNING)  # who types a call sees it, and a line would write into the bar
     try:
         return anyio.run(_run, options, mcp, user, out)
     except MCPError as error:
