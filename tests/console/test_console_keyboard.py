@@ -21,7 +21,7 @@ def test_a_tool_can_be_found_filled_in_run_and_read_by_keyboard(page: ConsolePag
     page.press("Enter")
     page.tab_to("focused.innerText.startsWith('slow')")
     page.press("Enter")
-    page.wait_for("document.getElementById('call')")
+    page.wait_for("document.getElementById('call') && document.readyState === 'complete'")
     page.tab_to("focused.name === 'arguments-steps'")
     assert page.run("return document.querySelector(`label[for='${document.activeElement.id}']`).innerText").strip()
     page.run("document.activeElement.select()")
