@@ -23,10 +23,11 @@ from tests.support.postgres import PostgreSQL
 pytestmark = pytest.mark.process
 MODES = ["auto", "legacy"]
 
-SEED = """
+PREPARE = """
+from django.core.management import call_command
+for alias in ("default", "archive"):
+    call_command("migrate", run_syncdb=True, verbosity=0, database=alias)
 from tests.project.stock.models import *
-for model in (Entry, Document, Reservation, Order, Tag, Product, Account):
-    model.objects.all().delete()
 order = Order.objects.create(number=7)
 Order.objects.create(number=8)
 for seat in ("A1", "A2", "A3", "A4"):
@@ -77,12 +78,8 @@ def prepared(databases: dict[str, dict[str, Any]], tmp_path: Path) -> Project:
         "TEST_NOTES": str(notes),
         "TEST_MAIL": str(mail),
     }
-    for command in (
-        ["migrate", "--run-syncdb", "--verbosity", "0"],
-        ["migrate", "--run-syncdb", "--verbosity", "0", "--database", "archive"],
-        ["shell", "--command", SEED],
-    ):
-        subprocess.run([*MANAGE, *command], env=environment(**env), cwd=ROOT, check=True, capture_output=True)
+    command = [*MANAGE, "shell", "--command", PREPARE]
+    subprocess.run(command, env=environment(**env), cwd=ROOT, check=True, capture_output=True)
     return Project(env, notes, mail)
 
 
