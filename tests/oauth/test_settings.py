@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from importlib import import_module
 from typing import Any
 
 import pytest
@@ -158,6 +159,7 @@ def test_a_login_page_that_is_not_there_is_named() -> None:
 
 def undeclared(scopes: dict[str, str]) -> dict[str, str | None]:
     """The messages and hints of the check of scopes, where only these scopes are declared."""
+    import_module("tests.project.oauth_asgi")  # its handlers and tools need scopes
     with override_settings(OAUTH2_PROVIDER={**settings.OAUTH2_PROVIDER, "SCOPES": scopes}):
         messages = check_scopes()
     assert {message.id for message in messages} <= {"mcp_oauth.E020"}
