@@ -11,6 +11,8 @@ from django.conf import settings
 from starlette.routing import Route
 
 from mcp_serving import sdk
+from mcp_serving.asgi.rate_limit import RateLimit
+from mcp_serving.asgi.request_checks import RequestCheck, RequestChecks
 from mcp_serving.asgi.scope_check import ScopeCheck
 from mcp_serving.rate_limits import storage
 from mcp_serving.sessions.manager import Sessions
@@ -21,7 +23,7 @@ from mcp_serving.web_servers.request_body import ValueLimitMiddleware
 
 if TYPE_CHECKING:
     from mcp.server.lowlevel.server import Server as LowLevelServer
-    from starlette.types import ASGIApp, Receive, Scope, Send
+    from starlette.types import Receive, Scope, Send
 
     from mcp_serving.rate_limits.rate import Rate
     from mcp_serving.security.access import Access
@@ -56,16 +58,14 @@ class SDKApplication:
         self.other_routes.debug = self.other_routes.debug and settings.DEBUG
         self._manager = mcp.session_manager
         self.sessions = Sessions(self._manager, limits)
-        endpoint: ASGIApp = self.sessions
+        checks: list[RequestCheck] = [] if rate is None else [RateLimit(mcp, rate, place)]
+        counts = rate is not None
         if isinstance(mcp, PermissionCheckingServer):
-            endpoint = ScopeCheck(endpoint, mcp, access, self.max_body_size)
-            if mcp.rates:
-                storage.check()
-        if rate is not None:
-            from mcp_serving.asgi.rate_limit import RateLimitMiddleware
-
+            checks.append(ScopeCheck(mcp, access))
+            counts = counts or bool(mcp.rates)
+        if counts:
             storage.check()
-            endpoint = RateLimitMiddleware(endpoint, mcp, rate, place, self.max_body_size)
+        endpoint = RequestChecks(self.sessions, checks, self.max_body_size) if checks else self.sessions
         # Outermost: the others parse the body.
         self.mcp_endpoint = ValueLimitMiddleware(endpoint, self.max_body_size)
 

@@ -21,8 +21,7 @@ in an answer to a question can have a million errors, which take a second and hu
 BYTES_PER_VALUE = 40
 """If ``max_request_body_size`` is raised, a body may have one value for this many bytes of it."""
 
-
-_TOO_LARGE = Refusal(413, "The request body is too large.")
+TOO_LARGE = Refusal(413, "The request body is too large.")
 
 
 async def read_body(receive: Receive, max_size: float = math.inf) -> bytes | None:
@@ -72,7 +71,7 @@ class ValueLimitMiddleware:
         if scope["method"] != "POST" or length <= 2 * MAX_OTHER_VALUES:
             await self._app(scope, receive, send)
         elif self._max_body_size < length < math.inf:
-            await _TOO_LARGE(scope, receive, send)
+            await TOO_LARGE(scope, receive, send)
         else:
             app, receive = await self._app_for_body(receive)
             await app(scope, receive, send)
@@ -81,7 +80,7 @@ class ValueLimitMiddleware:
         """What answers a request with this body, and its ``receive``; the body itself is not kept."""
         body = await read_body(receive, self._max_body_size)
         if body is None:  # or the client has left, and nobody reads the answer
-            return _TOO_LARGE, receive
+            return TOO_LARGE, receive
         return self._refusal(body) or self._app, with_body(body, receive)
 
     def _refusal(self, body: bytes) -> Refusal | None:
