@@ -58,7 +58,7 @@ async def isolate_request(
 
 
 def _must_be_json(ctx: ServerRequestContext[Any, Any], response: object) -> None:
-    """Check a response over HTTP for a client up to 2025-11-25.
+    """Check the response to a request over HTTP of a client up to 2025-11-25.
 
     The SDK finds out only when it writes the response, and then loses the call: its client gets an empty stream, or an
     error without an id. For other clients it escapes a lone surrogate, and over stdio this package checks each line.
@@ -66,8 +66,6 @@ def _must_be_json(ctx: ServerRequestContext[Any, Any], response: object) -> None
     Raises:
         MCPError: it cannot be written as JSON, for example because of a lone surrogate.
     """
-    if ctx.request is None or ctx.protocol_version not in HANDSHAKE_PROTOCOL_VERSIONS:
-        return
     try:
         size = len(pydantic_core.to_json(response))
     except ValueError as error:

@@ -26,6 +26,7 @@ from mcp_serving.fair_threads import FairThreads
 
 P = ParamSpec("P")
 T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., Any])
 
 LOOKUP_THREADS = 8
 """Threads for lookups (permissions, used answers). Each lookup is a short query."""
@@ -136,6 +137,13 @@ def _atomic(function: Callable[P, T]) -> Callable[P, T]:
     for alias, database in connections.settings.items():
         if database["ATOMIC_REQUESTS"] and alias not in exempt:
             function = transaction.atomic(using=alias)(function)
+    return function
+
+
+def without_atomic_requests(function: F) -> F:
+    """``function``, which Django and ``DjangoThreads`` run in no transaction of their own on any database."""
+    for alias in connections:
+        transaction.non_atomic_requests(using=alias)(function)
     return function
 
 

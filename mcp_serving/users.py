@@ -57,8 +57,7 @@ def user_by_name(name: str) -> AbstractBaseUser | None:
 
 def logged_in_user() -> AbstractBaseUser | None:
     """The user of the current request, or None; also in projects without ``django.contrib.auth``."""
-    current = current_request.get()
-    return user_of(current, current.mcp_context.request if current.mcp_context is not None else None)
+    return _if_logged_in(_user_of_request())
 
 
 def _user_of_request() -> AbstractBaseUser | None:
@@ -74,7 +73,10 @@ def _user_of(current: CurrentRequest, http_request: Any) -> AbstractBaseUser | N
 
 def user_of(current: CurrentRequest, http_request: Any) -> AbstractBaseUser | None:
     """The user who is logged in, of a request whose MCP context is not set yet; None for an anonymous caller."""
-    user = _user_of(current, http_request)
+    return _if_logged_in(_user_of(current, http_request))
+
+
+def _if_logged_in(user: AbstractBaseUser | None) -> AbstractBaseUser | None:
     return user if user is not None and user.is_authenticated else None
 
 

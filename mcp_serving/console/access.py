@@ -11,7 +11,6 @@ from asgiref.sync import iscoroutinefunction, sync_to_async
 from django.contrib.auth import get_permission_codename, get_user_model
 from django.contrib.auth.views import redirect_to_login
 from django.core.exceptions import PermissionDenied
-from django.db import connections, transaction
 from django.http import HttpRequest, HttpResponseBase
 from django.templatetags.static import static
 from django.utils.translation import gettext as _
@@ -20,6 +19,7 @@ from django.views.decorators.csrf import csrf_protect
 
 from mcp_serving import conf, loading
 from mcp_serving.security.login import login_url
+from mcp_serving.threads import without_atomic_requests
 
 View = Callable[..., Coroutine[Any, Any, HttpResponseBase]]
 
@@ -42,9 +42,7 @@ def console_view(view: View) -> View:
         return response
 
     protected: View = never_cache(csrf_protect(guarded))
-    for alias in connections:  # with ATOMIC_REQUESTS, Django refuses other async views
-        transaction.non_atomic_requests(using=alias)(protected)
-    return protected
+    return without_atomic_requests(protected)  # with ATOMIC_REQUESTS, Django refuses other async views
 
 
 async def may_enter(user: Any) -> bool:

@@ -26,7 +26,7 @@ _PROCESS = secrets.token_hex(8)
 """The caller of a process that serves over stdio without ``runmcp --user``."""
 
 
-class Refused(NamedTuple):
+class RateRefusal(NamedTuple):
     """Why a call is refused."""
 
     text: str
@@ -36,7 +36,7 @@ class Refused(NamedTuple):
     """After which the call may be repeated."""
 
 
-async def refusal(rate: Rate, name: str, caller: Any, call: str | None = None) -> Refused | None:
+async def refusal(rate: Rate, name: str, caller: Any, call: str | None = None) -> RateRefusal | None:
     """Count a call, and return why it is refused; None if it is within the rate.
 
     Args:
@@ -52,12 +52,12 @@ async def refusal(rate: Rate, name: str, caller: Any, call: str | None = None) -
     except ConnectionError:
         if conf.configuration().rate_limit_on_outage == "allow":
             return None
-        return Refused("Calls cannot be counted now. Try again in 1 second.", 503, 1)
+        return RateRefusal("Calls cannot be counted now. Try again in 1 second.", 503, 1)
     if seconds is None:
         return None
     wait = max(1, math.ceil(seconds))
     unit = "second" if wait == 1 else "seconds"
-    return Refused(f"Too many calls: {rate.words} are allowed. Try again in {wait} {unit}.", 429, wait)
+    return RateRefusal(f"Too many calls: {rate.words} are allowed. Try again in {wait} {unit}.", 429, wait)
 
 
 def caller_of(scope: Scope) -> Any:

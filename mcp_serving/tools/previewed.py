@@ -11,7 +11,6 @@ import inspect
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from django.db import connections, transaction
 from django.utils.translation import gettext
 from mcp.server.mcpserver import Context
 from mcp.server.mcpserver.exceptions import ToolError
@@ -19,7 +18,7 @@ from mcp.server.mcpserver.resolve import Elicit
 from mcp_types import ElicitResult
 
 from mcp_serving.preview.attempt import Attempt, attempt
-from mcp_serving.threads import DjangoThreads
+from mcp_serving.threads import DjangoThreads, without_atomic_requests
 from mcp_serving.tools.confirmation import (
     Answer,
     Confirmation,
@@ -123,9 +122,8 @@ class _PreviewedTool:
             answer = await answer_from_client(await self._question(now, made, arguments))
 
     async def _attempt(self, arguments: dict[str, Any], expected: str | None = None) -> Attempt:
-        run = functools.partial(attempt, self._function, expected=expected)
-        for alias in connections:  # an attempt has transactions of its own, with ATOMIC_REQUESTS too
-            transaction.non_atomic_requests(using=alias)(run)
+        # An attempt has transactions of its own.
+        run = without_atomic_requests(functools.partial(attempt, self._function, expected=expected))
         made: Attempt = await self._threads.call(run, **arguments)
         return made
 

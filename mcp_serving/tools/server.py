@@ -162,8 +162,7 @@ class MCPServer(PermissionCheckingServer[LifespanResultT]):
         with unsupported_parameters_named(function, f"Tool {name!r}"):
             super().add_tool(self._functions.make(function), name, **options)
         metadata = sdk.replace_tool_metadata(self, name, ToolMetadata.of)
-        # Not always: tools of extensions are added before this object has everything.
-        known = (self._input_schema(name) or {}).get("properties", ()) if record_arguments is not False else ()
+        known = [field.alias or each for each, field in metadata.arg_model.model_fields.items()]
         try:
             if recorded := validate_recorded(name, record_arguments, known):
                 self.recorded_arguments[name] = recorded
