@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -16,24 +15,12 @@ from mcp.server.mcpserver.exceptions import InvalidSignature
 
 from mcp_serving import MCPServer, Registry
 from tests.support import in_django
-from tests.support.harness import MANAGE, ROOT, environment, runmcp
+from tests.support.harness import ROOT, manage, runmcp
 
 SERVER = "tests.project.mistakes.server"
 UNKNOWN_PERMISSION = (
     "The tool 'hidden' needs the permission 'auth.veiw_user', which is not in the database: only superusers can use it."
 )
-
-
-def manage(*arguments: str, **changes: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*MANAGE, *arguments],
-        env=environment(**changes),
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        stdin=subprocess.DEVNULL,
-    )
 
 
 # A parameter without a JSON schema

@@ -20,7 +20,7 @@ from django.core.management import CommandError, call_command
 from django.test import override_settings
 
 from mcp_serving import MCPServer, conf
-from tests.support.harness import MANAGE, ROOT, environment, runmcp
+from tests.support.harness import ROOT, environment, manage, runmcp
 
 SERVER = {"SERVER": "tests.project.mcp.server"}
 
@@ -42,19 +42,6 @@ def refusal(*arguments: str, **changes: Any) -> str:
     message = str(refused.value)
     assert "\n" not in message
     return message
-
-
-def manage(*arguments: str, **changes: str) -> subprocess.CompletedProcess[str]:
-    """A real process of the test project."""
-    return subprocess.run(
-        [*MANAGE, *arguments],
-        env=environment(**changes),
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        stdin=subprocess.DEVNULL,
-    )
 
 
 # The setting

@@ -22,6 +22,7 @@ from tests.support.asgi_servers import serving
 from tests.support.browser import Browser, running_browser
 from tests.support.harness import environment, running
 from tests.support.nginx import needs_nginx, nginx
+from tests.support.oauth import serving_with_oauth
 from tests.support.sign_in import agree, disconnect, give_password, log_in, until
 
 from django.utils import timezone  # isort: skip - after Django is set up
@@ -48,11 +49,8 @@ def browser(tmp_path: Path) -> Iterator[Browser]:
 @pytest.fixture(scope="module", params=["runmcp", "uvicorn"])
 def address(request: pytest.FixtureRequest, users: None) -> Iterator[str]:
     give_password("ann")
-    env = {**in_django.ENVIRONMENT, "DJANGO_SETTINGS_MODULE": "tests.project.settings_with_oauth"}
-    named = ["--server", "tests.project.oauth_asgi.server"] if request.param == "runmcp" else []
-    with serving(request.param, "tests.project.oauth_asgi", *named, env=env) as (process, address):
+    with serving_with_oauth(request.param) as address:
         yield address
-    assert "Traceback" not in process.errors
 
 
 def is_refreshed() -> bool:

@@ -173,6 +173,13 @@ def behind_nginx(tmp_path_factory: pytest.TempPathFactory, mysite: MySite) -> It
     """docs/howto/nginx.md, as it stands but for ports and paths."""
     base = tmp_path_factory.mktemp("nginx")
     folder = mysite.copy(base / "mysite", "howto/nginx.md")
+    with served_by_nginx(folder, base) as site:
+        yield site
+
+
+@contextmanager
+def served_by_nginx(folder: Path, base: Path) -> Iterator[Site]:
+    """A project with the serving module of docs/howto/nginx.md, behind the nginx of that page."""
     authority = trustme.CA()
     serving = folder / "mysite" / "serving.py"
     serving.write_text(serving.read_text().replace("8000", "0"))

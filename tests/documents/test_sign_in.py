@@ -11,12 +11,11 @@ from typing import Any
 import anyio
 import anyio.to_thread
 import pytest
-import trustme
 
-from tests.documents.test_deployment import HOST, Site, as_clients_see_it, block, port_of, runmcp
+from tests.documents.test_deployment import HOST, Site, served_by_nginx
 from tests.support.browser import Browser, running_browser
 from tests.support.documents import DOCS, blocks, environment_of_a_project, manage, project, write_file
-from tests.support.nginx import needs_nginx, nginx
+from tests.support.nginx import needs_nginx
 from tests.support.sdk_sign_in import SDKClient, SignInAgain, leaves, text
 from tests.support.sign_in import PASSWORD, disconnect, waiting_for_callback
 
@@ -61,14 +60,8 @@ def site(mysite: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sit
     for language, code in blocks(DOCS / "howto/nginx.md"):
         if language == "python":
             write_file(mysite, code)
-    serving = mysite / "mysite" / "serving.py"
-    serving.write_text(serving.read_text().replace("8000", "0"))
-    base, authority = tmp_path_factory.mktemp("nginx"), trustme.CA()
-    configuration = block("howto/nginx.md", "nginx", "/etc/nginx/sites-available/mysite")
-    with runmcp(mysite) as process:
-        configuration = as_clients_see_it(configuration, base, authority, {"8000": port_of(process)})
-        with nginx(base / "nginx", configuration) as port:
-            yield Site(port, authority)
+    with served_by_nginx(mysite, tmp_path_factory.mktemp("nginx")) as site:
+        yield site
 
 
 @pytest.fixture

@@ -12,11 +12,9 @@ import anyio.to_thread
 import httpx2
 import pytest
 
-from tests.support import in_django
-from tests.support.asgi_servers import serving
 from tests.support.browser import Browser, running_browser
 from tests.support.harness import DEADLINE
-from tests.support.oauth import challenge_of
+from tests.support.oauth import challenge_of, serving_with_oauth
 from tests.support.sdk_sign_in import SDKClient, SignInAgain, leaves, text
 from tests.support.sign_in import disconnect, give_password, log_in, until, waiting_for_callback
 
@@ -32,11 +30,8 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 @pytest.fixture(params=["runmcp", "uvicorn"])
 def address(request: pytest.FixtureRequest, users: None) -> Iterator[str]:
     give_password("ann")
-    env = {**in_django.ENVIRONMENT, "DJANGO_SETTINGS_MODULE": "tests.project.settings_with_oauth"}
-    named = ["--server", "tests.project.oauth_asgi.server"] if request.param == "runmcp" else []
-    with serving(request.param, "tests.project.oauth_asgi", *named, env=env) as (process, address):
+    with serving_with_oauth(request.param) as address:
         yield address
-    assert "Traceback" not in process.errors
 
 
 def test_the_sdks_client_signs_in_calls_refreshes_and_loses_access(address: str, browser: Browser) -> None:

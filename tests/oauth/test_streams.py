@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from tests.support import in_django
-from tests.support.asgi_servers import serving
 from tests.support.harness import INITIALIZE, INITIALIZED, MODERN_META, call
-from tests.support.oauth import client_of
+from tests.support.oauth import client_of, serving_with_oauth
 from tests.support.raw_http import ACCEPT, Request, headers_of
 
 from django.utils import timezone  # isort: skip - after Django is set up
@@ -31,11 +30,8 @@ LISTEN = {
 
 @pytest.fixture(scope="module", params=["runmcp", "uvicorn"])
 def address(request: pytest.FixtureRequest, users: None) -> Iterator[str]:
-    env = {**in_django.ENVIRONMENT, "DJANGO_SETTINGS_MODULE": "tests.project.settings_with_oauth"}
-    named = ["--server", "tests.project.oauth_asgi.server"] if request.param == "runmcp" else []
-    with serving(request.param, "tests.project.oauth_asgi", *named, env=env) as (process, address):
+    with serving_with_oauth(request.param) as address:
         yield address
-    assert "Traceback" not in process.errors
 
 
 class App:

@@ -205,6 +205,39 @@ def wait_until(reached: Callable[[], Any], what: str, timeout: float = DEADLINE)
     return value
 
 
+def wait_until_answered(
+    ask: Callable[[], object],
+    unavailable: type[Exception],
+    process: subprocess.Popen[bytes],
+    name: str,
+    log: Path | None = None,
+) -> None:
+    """Wait until a server that was just started answers ``ask``, which raises ``unavailable`` until then."""
+    end = time.monotonic() + DEADLINE
+    while True:
+        try:
+            ask()
+        except unavailable:
+            if process.poll() is not None or time.monotonic() > end:
+                raise AssertionError(f"{name} does not start.\n{log.read_text() if log else ''}") from None
+            time.sleep(0.02)
+        else:
+            return
+
+
+def manage(*arguments: str, **changes: str) -> subprocess.CompletedProcess[str]:
+    """A command of the test project in a process of its own, once it has ended."""
+    return subprocess.run(
+        [*MANAGE, *arguments],
+        env=environment(**changes),
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        stdin=subprocess.DEVNULL,
+    )
+
+
 def must_be_installed(missing: str) -> NoReturn:
     """End a test whose programs are missing: it is skipped only where they cannot be installed."""
     (pytest.skip if os.geteuid() != 0 else pytest.fail)(missing)

@@ -7,16 +7,16 @@ import os
 import shutil
 import subprocess
 import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any
 
 import pymysql
 
-from tests.support.harness import DEADLINE, must_be_installed, reserved_port, unprivileged
+from tests.support.harness import must_be_installed, reserved_port, unprivileged, wait_until_answered
 
 
 class MariaDB:
@@ -98,21 +98,9 @@ def _serving(server: str, data: Path, port: int, user: dict[str, Any]) -> Iterat
             [server, "--no-defaults", *arguments], stdout=output, stderr=output, cwd=data.parent, **user
         )
     try:
-        _wait_until_it_answers(port, process, log)
+        ask = partial(MariaDB(port).execute, "SELECT 1")
+        wait_until_answered(ask, pymysql.err.OperationalError, process, "MariaDB", log)
         yield
     finally:
         process.kill()  # nothing of it is needed any more
         process.wait()
-
-
-def _wait_until_it_answers(port: int, process: subprocess.Popen[bytes], log: Path) -> None:
-    end = time.monotonic() + DEADLINE
-    while True:
-        try:
-            MariaDB(port).execute("SELECT 1")
-        except pymysql.err.OperationalError:
-            if process.poll() is not None or time.monotonic() > end:
-                raise AssertionError(f"MariaDB does not start:\n{log.read_text()}") from None
-            time.sleep(0.02)
-        else:
-            return

@@ -8,6 +8,8 @@ import html
 import json
 import re
 import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
@@ -16,10 +18,21 @@ from django.http import HttpResponse
 from django.test import Client as Browser
 
 from tests.support import in_django
+from tests.support.asgi_servers import serving
 
 SITE = "http://testserver"
 RESOURCE = f"{SITE}/mcp"
 REDIRECT = "https://client.example/callback"
+
+
+@contextmanager
+def serving_with_oauth(server: str) -> Iterator[str]:
+    """tests/project/oauth_asgi.py in a process that prints no traceback; its address."""
+    env = {**in_django.ENVIRONMENT, "DJANGO_SETTINGS_MODULE": "tests.project.settings_with_oauth"}
+    named = ["--server", "tests.project.oauth_asgi.server"] if server == "runmcp" else []
+    with serving(server, "tests.project.oauth_asgi", *named, env=env) as (process, address):
+        yield address
+    assert "Traceback" not in process.errors
 
 
 def challenge_of(verifier: str) -> str:

@@ -19,7 +19,7 @@ from typing import Any
 import anyio
 import psycopg
 
-from tests.support.harness import DEADLINE, must_be_installed, reserved_port, unprivileged
+from tests.support.harness import DEADLINE, must_be_installed, reserved_port, unprivileged, wait_until_answered
 
 LATCH = 4711
 """The advisory lock that holds up queries: see ``PostgreSQL.latched``."""
@@ -177,10 +177,17 @@ def _serving(server: str, data: Path, port: int, user: dict[str, Any]) -> Iterat
         "autovacuum": "off",
     }
     settings = [part for name, value in options.items() for part in ("-c", f"{name}={value}")]
-    with (data.parent / "log").open("wb") as log:
-        process = subprocess.Popen([server, "-D", data, *settings], stdout=log, stderr=log, cwd=data.parent, **user)
+    log = data.parent / "log"
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [server, "-D", data, *settings], stdout=output, stderr=output, cwd=data.parent, **user
+        )
+
+    def connect() -> None:
+        psycopg.connect(host="127.0.0.1", port=port, user="tests", dbname="postgres", connect_timeout=5).close()
+
     try:
-        _wait_until_it_answers(port, process, data.parent / "log")
+        wait_until_answered(connect, psycopg.OperationalError, process, "PostgreSQL", log)
         yield
     finally:
         process.send_signal(signal.SIGINT)  # a fast shutdown: it ends the connections, and then itself
@@ -189,16 +196,3 @@ def _serving(server: str, data: Path, port: int, user: dict[str, Any]) -> Iterat
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-
-
-def _wait_until_it_answers(port: int, process: subprocess.Popen[bytes], log: Path) -> None:
-    end = time.monotonic() + DEADLINE
-    while True:
-        try:
-            psycopg.connect(host="127.0.0.1", port=port, user="tests", dbname="postgres", connect_timeout=5).close()
-        except psycopg.OperationalError:
-            if process.poll() is not None or time.monotonic() > end:
-                raise AssertionError(f"PostgreSQL does not start:\n{log.read_text()}") from None
-            time.sleep(0.02)
-        else:
-            return

@@ -7,14 +7,13 @@ import shutil
 import signal
 import subprocess
 import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import redis
 
-from tests.support.harness import DEADLINE, must_be_installed, reserved_port
+from tests.support.harness import must_be_installed, reserved_port, wait_until_answered
 
 LAYERS = {
     "core": "channels_redis.core.RedisChannelLayer",
@@ -56,7 +55,7 @@ class Redis:
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
-        self._wait_until_it_answers(self._process)
+        wait_until_answered(self._ping, redis.ConnectionError, self._process, "Redis")
 
     def stop(self) -> None:
         """End it at once, as a crash does: all that it held is gone."""
@@ -79,18 +78,9 @@ class Redis:
         if self._process is not None:
             self.stop()
 
-    def _wait_until_it_answers(self, process: subprocess.Popen[bytes]) -> None:
-        end = time.monotonic() + DEADLINE
-        while True:
-            try:
-                with self.client() as client:
-                    client.ping()
-            except redis.ConnectionError:
-                if process.poll() is not None or time.monotonic() > end:
-                    raise AssertionError("Redis does not start.") from None
-                time.sleep(0.02)
-            else:
-                return
+    def _ping(self) -> None:
+        with self.client() as client:
+            client.ping()
 
 
 @contextmanager
