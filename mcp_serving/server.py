@@ -194,7 +194,6 @@ class Server:
             self._stdio = StdioTransport(streams, runtime.in_flight, self._request_stop)
         try:
             await self._unless_stopped(self._start(runtime))
-            self._serving = runtime
             with garbage.imports_frozen(), garbage.rare_collections():
                 await self._stop_requested.wait()
         finally:
@@ -206,6 +205,7 @@ class Server:
         identity = await self._describe_server()
         if self._daphne is not None:
             addresses = await self._daphne.listen(runtime.in_flight)
+            self._serving = runtime  # before a process manager can read that it may send a signal
             self._announce(f"{identity} is {self._where(addresses)}. Stop it with Ctrl-C or SIGTERM.")
         if self._stdio is not None:
             # For the task that serves stdio: it begins with a copy of this context.
