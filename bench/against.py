@@ -1,9 +1,9 @@
-"""The CPU time of calls with the files as they are, against an earlier commit.
+"""The CPU time of calls with the current files, against an earlier commit.
 
     python -m bench --against HEAD~3
 
-For a change of code that every call runs. The benchmark, the client and the dependencies are the same on both sides;
-only the package ``mcp_serving`` differs.
+Use it for a change of code that every call runs. The benchmark, the client and the dependencies are the same on both
+sides. Only the package ``mcp_serving`` differs.
 """
 
 from __future__ import annotations

@@ -3,8 +3,9 @@ OpenTelemetry.
 
     python -m bench.calls
 
-One Daphne process serves a sync tool with one query, with a private PostgreSQL. The same process is switched from one
-side to the next. The time of the app includes the thread that writes. OpenTelemetry keeps each span and sends none.
+One Daphne process serves a sync tool with one query, with a private PostgreSQL. The benchmark switches this process
+from one side to the next. The time of the app includes the thread that writes. OpenTelemetry keeps each span and sends
+none.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ ROUNDS = 15
 CALLS = 400
 AT_ONCE = 4
 WRITTEN_SECONDS = 2.5
-"""After these, all calls of a turn are stored."""
+"""Seconds after which all calls of a turn are stored."""
 SIDES = ("nothing", "record", "app", "otel")
 PROMISE = Promise(1.03, at_most=True)
 TOOL = post(call(1, "tool", modern=True))

@@ -1,4 +1,4 @@
-"""The server of ``bench.orm``, whose calls are recorded or traced or not: the tool ``switch`` decides."""
+"""The server of ``bench.orm``. Its tool ``switch`` decides whether calls are recorded or traced."""
 
 from typing import Any
 

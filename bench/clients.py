@@ -141,7 +141,7 @@ class Turn:
 
     @property
     def cpu_microseconds(self) -> float:
-        """For one call."""
+        """Microseconds of CPU time for one call."""
         return self.cpu / len(self.latencies) * 1e6
 
 
@@ -183,14 +183,14 @@ class Load:
 async def rounds_of(
     loads: dict[str, Load], requests: int, rounds: int, effort: Effort, least: int = 1
 ) -> list[dict[str, Turn]]:
-    """The turns of all sides in so many rounds, after a warm-up.
+    """The turns of all sides in each round, after a warm-up.
 
     Args:
-        loads: each side's.
-        requests: of each side in each round.
-        rounds: how many.
-        effort: whether fewer are enough.
-        least: fewer requests than these are never sent in a round.
+        loads: the load of each side.
+        requests: the number of requests of each side in each round.
+        rounds: the number of rounds.
+        effort: whether fewer requests and rounds are enough.
+        least: the lowest number of requests in a round.
     """
     requests = max(least, effort.number(requests))
     for load in loads.values():
@@ -210,7 +210,7 @@ def rows_of(
     theirs: str = "theirs",
     promise: Promise | None = None,
 ) -> list[Row]:
-    """The CPU time of a call, which is what is promised, and beside it the throughput and the slowest answers."""
+    """The CPU time of a call, to which the promise applies, the throughput, and the slowest answers."""
     units: dict[str, Callable[[Turn], float]] = {
         "µs of CPU": lambda turn: turn.cpu_microseconds,
         "calls/s": lambda turn: turn.rate,

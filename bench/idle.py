@@ -92,7 +92,7 @@ async def _subscriptions(levels: list[int]) -> Results:
 
 
 async def _calls(one: Peer, many: Peer, level: int, modern: bool, effort: Effort) -> list[Row]:
-    """Calls next to so many idle sessions, against the same kind of process with one session."""
+    """Calls to a process with ``level`` idle sessions, against the same kind of process with one session."""
     loads = {"ours": await many.load(modern), "theirs": await one.load(modern)}
     rounds = await rounds_of(loads, REQUESTS, ROUNDS, effort, AT_ONCE)
     calls = "calls of 2026-07-28" if modern else "calls in sessions"

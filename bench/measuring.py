@@ -1,7 +1,7 @@
 """How each part measures: both sides in turns, many short rounds, one ratio for each round.
 
 Look at the ratios of CPU time. The absolute figures depend on the machine. Other load on the machine changes how long
-a call takes, but little of how much CPU time it needs.
+a call takes, but hardly how much CPU time it needs.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ class Ratio:
     def of(cls, sample: Sequence[float]) -> Ratio:
         """The median of the rounds' ratios.
 
-        The interval goes from the k-th smallest value to the k-th largest, with the binomial distribution's k. It
-        assumes nothing about the distribution of the values. Fewer than six values allow no such interval.
+        The interval goes from the k-th smallest value to the k-th largest. The binomial distribution gives k. The
+        interval assumes nothing about the distribution of the values. Fewer than six values allow no such interval.
         """
         values, number = sorted(sample), len(sample)
         outside, k = 0.0, 0

@@ -54,7 +54,7 @@ def measure(effort: Effort) -> Results:
 
 
 def _until_lines(command: list[str], number: int, server: str) -> float:
-    """Seconds of CPU time until so many lines have arrived. The client's first messages are already waiting."""
+    """Seconds of CPU time until ``number`` lines have arrived. The client's first messages are already waiting."""
     with subprocess.Popen(
         command,
         env=_environment(server),

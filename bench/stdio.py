@@ -52,7 +52,7 @@ class Peer:
         os.write(self._to, line_of(INITIALIZED))
 
     def turn(self, depth: int, calls: int) -> dict[str, float]:
-        """The round trips for a second of CPU time, and for a second."""
+        """The round trips in one second of CPU time, and in one second of real time."""
         # No two requests in flight have the same id: the second one would be refused.
         requests = [line_of(call(number, "immediate", text="round trip")) for number in range(calls)]
         cpu, started = cpu_seconds(self._pid), time.perf_counter()

@@ -76,7 +76,7 @@ def _must_be_json(ctx: ServerRequestContext[Any, Any], response: object) -> None
 
 
 class WritableMessages:
-    """A channel to a client whose messages can be written as JSON: a lone surrogate in their text becomes ``?``.
+    """A channel to a client that makes each message writable as JSON: a lone surrogate in a text becomes ``?``.
 
     Otherwise the SDK fails when it writes a progress message, a log message or a question, and ends the stream on
     which the client waits for its answer.

@@ -34,7 +34,7 @@ class Refused(Exception):
     """The cause of an error with which a call was refused.
 
     Args:
-        reason: as in ``CallRecord.reason``.
+        reason: a value of ``CallRecord.reason``.
     """
 
     def __init__(self, reason: str) -> None:
@@ -42,7 +42,7 @@ class Refused(Exception):
 
 
 def noting_outcome(method: Callable[P, Awaitable[T]]) -> Callable[P, Coroutine[Any, Any, T]]:
-    """``method``, which notes the outcome that the SDK hides in its answer. The outermost of nested calls counts."""
+    """Let ``method`` note the outcome that the SDK hides in its answer. Of nested calls, the outermost counts."""
 
     @functools.wraps(method)
     async def call(*args: P.args, **kwargs: P.kwargs) -> T:

@@ -36,7 +36,7 @@ METHODS = frozenset({"tools/call", "resources/read", "prompts/get", "completion/
 """The methods whose requests are calls."""
 
 MAX_TEXT = 200
-"""Characters of each text of a client."""
+"""Characters that a record keeps of each text from a client."""
 
 
 def _send_signals(batch: Sequence[tuple[Any, CallRecord]]) -> None:
@@ -51,21 +51,22 @@ _signals: RecordQueue[tuple[Any, CallRecord]] = RecordQueue("signals of finished
 
 
 def are_wanted() -> bool:
-    """Whether anybody wants a record. If not, nothing is measured."""
+    """Whether an app, a receiver of the signal or the log wants records. If not, nothing is measured."""
     return bool(listeners or call_finished.receivers or _lines_are_wanted())
 
 
 def _lines_are_wanted() -> bool:
-    """Whether the level of the logger, or of ``mcp_serving``, is INFO.
+    """Whether the level of the logger, or of the logger ``mcp_serving``, is set to INFO or lower.
 
-    That of the root logger does not count. The SDK's server class sets it to INFO, with a handler that writes to
-    standard error. Over stdio, some clients never read that, and the process would block after some hundred lines.
+    The level of the root logger does not count. The SDK's server class sets it to INFO, with a handler that writes to
+    standard error. Over stdio, some clients never read standard error. The process would block after some hundred
+    lines.
     """
     return bool(logger.level or _package_logger.level) and logger.isEnabledFor(logging.INFO)
 
 
 class RunningCalls:
-    """The calls of one server that run and will be recorded.
+    """The running calls of one server that will have a record.
 
     Args:
         server: the MCP server.
@@ -148,8 +149,8 @@ def record_refusal(server: sdk.SDKServer, request: JSONRPCRequest, http_request:
     Args:
         server: the server object.
         request: the call.
-        http_request: which brought it.
-        reason: as in ``CallRecord.reason``.
+        http_request: the HTTP request with the call.
+        reason: a value of ``CallRecord.reason``.
     """
     if request.method not in METHODS or not are_wanted():
         return
@@ -212,7 +213,7 @@ def _size(result: HandlerResult) -> int:
         return len(repr(result))
 
 
-# Who gets it
+# Delivery of a record
 
 _FIELDS = [(field.name, f"mcp_{field.name}") for field in fields(CallRecord)]
 

@@ -64,7 +64,7 @@ def check_import(databases: Sequence[str] | None = None, **_: Any) -> list[Check
     """With ``check --deploy``: import the server and the routers that the settings name, and check them.
 
     Args:
-        databases: those that a check may query: ``check --database``.
+        databases: the databases that a check may query, from ``check --database``.
     """
     if loading.settings_problems() or sdk_problem():
         return []  # check_settings reports them
@@ -116,8 +116,8 @@ def check_declarations(server: Any, databases: Sequence[str]) -> list[CheckMessa
     """Check the names and the permissions of tools, resources and prompts; ``runmcp`` prints this, too.
 
     Args:
-        server: of the SDK's own class, it has no permissions.
-        databases: those that may be queried.
+        server: the server object. A server of the SDK's own class is not checked.
+        databases: the databases that the check may query.
     """
     from mcp_serving.tools.server import MCPServer
 
@@ -303,7 +303,7 @@ def _check_cache(server: Any) -> list[CheckMessage]:
 
 
 def _check_rates(server: Any) -> list[CheckMessage]:
-    """Check the storage of rates: it can be made, and several workers share it."""
+    """Check that the storage of rates can be made, and that several workers share it."""
     from mcp_serving.asgi import lifecycle
     from mcp_serving.rate_limits import storage
 

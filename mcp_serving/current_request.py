@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True, eq=False)
 class CallNotes:
-    """What is found out during a call for its record."""
+    """Notes about a running call, for its record."""
 
     thread_wait: float = 0.0
     """Seconds in which its sync functions waited for a free thread."""
     answer_size: int | None = None
-    """Bytes of the result as JSON, where they were counted anyway."""
+    """Bytes of the result as JSON, if another check has counted them."""
     outcome: tuple[Outcome, str] | None = None
-    """The outcome and its reason, if the answer does not tell them."""
+    """The outcome and its reason, if the answer does not show them."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,7 +44,7 @@ class CurrentRequest:
     in_flight: InFlightRequest | None = None
     """The entry that the MCP handler's response ends."""
     call: CallNotes | None = None
-    """Of the call that runs; None if nobody wants its record."""
+    """The notes about the running call; None if nobody wants its record."""
     session_nonce: str = ""
     """Of the session that the request belongs to; also in the task that writes the session's streams."""
     replayed_up_to: str = ""
@@ -109,7 +109,7 @@ def updated(**changes: Any) -> AbstractContextManager[None]:
 
 
 class _Updated:
-    """Not a generator: each call enters several of these blocks."""
+    """The block of ``updated``. It is not a generator, which is slower: each call enters several of these blocks."""
 
     __slots__ = ("_changes", "_token")
 
@@ -131,7 +131,7 @@ def _changed(changes: dict[str, Any]) -> CurrentRequest:
 
 
 def note_outcome(outcome: Outcome, reason: str = "") -> None:
-    """Note how the running call ends, for its record, where the answer does not tell it."""
+    """Note for the record how the running call ends, if the answer does not show it."""
     if (call := _current.get().call) is not None:
         call.outcome = outcome, reason
 

@@ -1,4 +1,4 @@
-"""A thread pool that callers share: the many calls of one do not keep the others waiting."""
+"""A thread pool that callers share: many calls of one caller do not keep the other callers waiting."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 BUSY_FOR_EACH_FREE = 3
-"""A caller may take a thread while it uses fewer than this number of threads for each free one. One caller alone uses
-three quarters of the threads, and the next caller three quarters of the rest."""
+"""A caller may take another thread while it uses fewer than this number of threads for each free thread. One caller
+alone uses three quarters of the threads, rounded up. The next caller uses three quarters of the rest."""
 
 
 @dataclass(slots=True, eq=False)
@@ -30,9 +30,10 @@ class _Call:
 
 
 class FairThreads(Executor):
-    """Threads in which the functions of each caller start in turns, and of which no user or token uses all.
+    """Threads for the functions of all callers. The callers take turns, and no user or token uses all threads.
 
-    ``CurrentRequest.principal`` tells callers apart. Anonymous callers count as one, who may use every thread.
+    The limit needs four threads or more. ``CurrentRequest.principal`` tells callers apart. Anonymous callers count as
+    one caller, which may use every thread.
 
     Args:
         max_threads: how many functions run at once.

@@ -1,4 +1,4 @@
-"""Python's garbage collector while a server runs: all calls wait for each of its collections."""
+"""Python's garbage collector while a server runs: during each collection, all calls wait."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 THRESHOLDS = (5_000, 10, 20)
 """For ``gc.set_threshold``. Calls in sessions leave cyclic garbage in the SDK. With Python's default thresholds, the
-collector visits all idle sessions so often that 1,000 of them make a call half as expensive again."""
+collector visits all idle sessions so often that 1,000 idle sessions raise the CPU time of a call by a half."""
 
 
 @contextmanager
@@ -26,9 +26,9 @@ def imports_frozen() -> Iterator[None]:
 
 @contextmanager
 def rare_collections() -> Iterator[None]:
-    """For the length of a block, the collector runs less often, unless the project lets it run less often still.
+    """For the length of a block, the collector runs less often, unless the project has set larger thresholds.
 
-    For a process that only serves: it changes a setting of the whole process.
+    Only for a process that does nothing but serve, because the thresholds are those of the whole process.
     """
     before = gc.get_threshold()
     if gc.isenabled() and before[0]:

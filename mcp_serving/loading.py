@@ -114,7 +114,7 @@ def cause_of(error: Exception) -> str:
 
 
 def in_one_line(error: Exception) -> str:
-    """An exception as a log line names it: its class and its text, without a full stop."""
+    """An exception for a log line: its class and its text, without a full stop at the end."""
     return f"{type(error).__name__}: {' '.join(str(error).split())}".removesuffix(": ").removesuffix(".")
 
 

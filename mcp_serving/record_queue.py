@@ -1,4 +1,4 @@
-"""Items that wait for a thread, which delivers them in batches: their number is limited, and a shutdown waits."""
+"""A queue whose thread delivers items in batches. The number of items is limited. A shutdown waits for the delivery."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 MAX_WAITING = 10_000
-"""Items that wait. With more, the oldest are dropped."""
+"""The most items that wait. If there are more, the oldest are dropped."""
 
 _BATCH = 500
 _RETRY_SECONDS = 2.0
@@ -34,8 +34,8 @@ class RecordQueue(Generic[T]):
 
     Args:
         what: names the items in log lines.
-        deliver: is called in the thread with a batch. If it raises, the batch is delivered again later.
-        delay: seconds in which items are collected for a batch.
+        deliver: called in the thread with a batch. If it raises an exception, the batch is delivered again later.
+        delay: seconds for which items are collected for a batch.
     """
 
     def __init__(self, what: str, deliver: Callable[[Sequence[T]], None], *, delay: float = 0.0) -> None:
@@ -61,15 +61,15 @@ class RecordQueue(Generic[T]):
             if self._thread is None or not self._thread.is_alive():  # also in a forked process
                 self._thread = threading.Thread(target=self._run, name=f"mcp-serving {self._what}", daemon=True)
                 self._thread.start()
-            if len(self._items) in (1, _BATCH):  # each time that the thread wakes costs more than the item
+            if len(self._items) in (1, _BATCH):  # to wake the thread costs more than to add an item
                 self._changed.notify()
         if self._dropped:
             self._report_dropped()
 
     async def flush(self, seconds: float) -> None:
-        """Wait until all items are delivered, at most these seconds, and only until the delivery fails.
+        """Wait until all items are delivered, until a delivery fails, or until these seconds are over.
 
-        How many are left is logged.
+        The number of items that are left is logged.
         """
         loop, flushed = asyncio.get_running_loop(), asyncio.Event()
         with self._changed:

@@ -161,7 +161,10 @@ class Runtime:
             self._stopping_services = asyncio.ensure_future(self.stop_services(Deadline(RESTART_SECONDS), share=1.0))
 
     async def _handle(self, ctx: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:
-        """The outermost MCP middleware: records calls, tells a shutdown what runs, and lets it cancel the request."""
+        """The outermost MCP middleware.
+
+        It records calls, tells a shutdown which request runs, and lets the shutdown cancel the request.
+        """
         if ctx.request_id is None:  # a notification: no client waits for an error, and the SDK logs it
             return await isolate_call(call_next(ctx))
         if ctx.method in call_records.METHODS and call_records.are_wanted():
@@ -205,7 +208,7 @@ def runtimes() -> list[Runtime]:
 
 
 async def finish_records(deadline: Deadline) -> None:
-    """At the end of a shutdown: record the calls that it has abandoned, and wait until all records are delivered."""
+    """At the end of a shutdown, record the calls that it has abandoned, and wait until all records are delivered."""
     for runtime in runtimes():
         runtime.calls.cut()
     await flush_queues(deadline.remaining)

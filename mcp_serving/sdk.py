@@ -129,11 +129,11 @@ def connection(session: ServerSession) -> Connection:
 
 
 def wrap_channels(session: ServerSession, wrap: Callable[[Outbound], Outbound]) -> None:
-    """Replace the channels to the client: that of the request, and that of its connection.
+    """Replace the channels to the client: the channel of the request, and the channel of its connection.
 
     Args:
-        session: of a request.
-        wrap: returns the new channel; it is called with a channel that it has returned, too.
+        session: the session of a request.
+        wrap: returns the new channel. It may also get a channel that it has returned before.
     """
     session._request_outbound = wrap(session._request_outbound)  # type: ignore[assignment] # forwards the rest
     if session._connection.has_standalone_channel:
@@ -218,7 +218,7 @@ def output_adapter(metadata: FuncMetadata) -> TypeAdapter[Any]:
 
 
 def answer_requests(session: ServerSession, answer: Callable[[Any], Awaitable[Any]]) -> None:
-    """Have ``answer`` make the results of what one handler asks its client: the session belongs to its request."""
+    """Let ``answer`` reply to the requests that a handler sends to its client. ``session`` belongs to one request."""
 
     async def send_request(request: Any, *_: Any, **__: Any) -> Any:
         return await answer(request)

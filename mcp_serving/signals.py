@@ -1,4 +1,4 @@
-"""The Django signal that a call has finished, and the record that it brings."""
+"""The Django signal that is sent when a call has finished, and the record of the call."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ class Outcome(StrEnum):
 
     OK = "ok"
     ASKED = "asked"
-    """A question to the user was the answer; the call goes on with another request. Only since 2026-07-28."""
+    """The answer was a question to the user. The call continues with another request. Only since 2026-07-28."""
     TOOL_ERROR = "tool_error"
     """The tool, resource or prompt answered with an error of its own, such as a ``ToolError``."""
     REFUSED = "refused"
-    """It did not run; ``reason`` says why."""
+    """The call did not run; ``reason`` says why."""
     DECLINED = "declined"
     """The user said no to the question of a write tool, or closed the question."""
     CANCELLED = "cancelled"
-    """The client cancelled it, or has gone."""
+    """The client cancelled the call, or has left."""
     FAILED = "failed"
-    """It raised an unexpected exception, whose class is the ``reason``."""
+    """The call raised an unexpected exception. Its class is the ``reason``."""
     CUT = "cut"
-    """A shutdown ended it."""
+    """A shutdown ended the call."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,21 +39,21 @@ class CallRecord:
     """
 
     started: datetime
-    """In UTC."""
+    """When the call began, in UTC."""
     method: str
     """``tools/call``, ``resources/read``, ``prompts/get`` or ``completion/complete``."""
     name: str
-    """Of the tool or prompt; the URI of the resource."""
+    """The name of the tool or prompt, or the URI of the resource."""
     outcome: Outcome
     reason: str
-    """Of ``REFUSED``: permission, scope, unknown, arguments, limit, rate, elicitation or answer. Of ``FAILED``: the
-    class of the exception. Of ``DECLINED``: canceled, if the user closed the question. Otherwise empty."""
+    """For ``REFUSED``: permission, scope, unknown, arguments, limit, rate, elicitation or answer. For ``FAILED``: the
+    class of the exception. For ``DECLINED``: canceled, if the user closed the question. Otherwise empty."""
     duration: float
-    """Seconds. With a client up to 2025-11-25, the user's time to answer a question is part of it."""
+    """Seconds. With a client up to 2025-11-25, they include the time in which the user answers a question."""
     thread_wait: float
     """Seconds in which sync functions of the call waited for a free thread."""
     answer_size: int
-    """Bytes of the result as JSON; 0 if the answer is an error of the protocol, or if there is none."""
+    """Bytes of the result as JSON; 0 if the answer is a JSON-RPC error, or if there is no answer."""
     transport: str
     """``http``, ``stdio``, or ``in-process`` for the console and ``manage.py mcp call``."""
     protocol_version: str
@@ -68,7 +68,7 @@ class CallRecord:
     """The ``client_id`` of the bearer token: the public part of a token of ``mcp_serving.tokens``, or the id of the
     client that signed in with OAuth. With the user, it identifies the grant. None without a token."""
     client: str | None
-    """The name of the client program, as it says itself."""
+    """The name that the client program gives itself."""
     client_version: str | None
 
 

@@ -94,7 +94,7 @@ async def client(
 
     If the test runs in ``async_to_sync``, as Django's async tests do, sync tools run in the test's thread, and so in
     its transaction. The server's lifespan is entered for the client and left after it. Several clients may be open at
-    once, each with its own user. The rates of tools hold, and each new client begins to count from zero.
+    once, each with its own user. The rates of tools apply. Each new client sets the counts of all callers to zero.
 
     Args:
         mcp: the server.

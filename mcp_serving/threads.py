@@ -37,7 +37,7 @@ class DjangoThreads:
 
     Args:
         max_threads: how many sync functions may run at once, and so how many connections they may have. One user or
-            token uses at most three quarters of them.
+            token uses at most three quarters of them, rounded up.
 
     Raises:
         ValueError: ``max_threads`` is less than 1.
@@ -141,7 +141,7 @@ def _atomic(function: Callable[P, T]) -> Callable[P, T]:
 
 
 def without_atomic_requests(function: F) -> F:
-    """``function``, which Django and ``DjangoThreads`` run in no transaction of their own on any database."""
+    """Mark ``function``, so that Django and ``DjangoThreads`` start no transaction for it, on any database."""
     for alias in connections:
         transaction.non_atomic_requests(using=alias)(function)
     return function

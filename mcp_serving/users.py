@@ -72,7 +72,7 @@ def _user_of(current: CurrentRequest, http_request: Any) -> AbstractBaseUser | N
 
 
 def user_of(current: CurrentRequest, http_request: Any) -> AbstractBaseUser | None:
-    """The user who is logged in, of a request whose MCP context is not set yet; None for an anonymous caller."""
+    """The logged-in user of a request whose MCP context is not set yet; None for an anonymous caller."""
     return _if_logged_in(_user_of(current, http_request))
 
 

@@ -1,7 +1,7 @@
 """Validation errors of a bounded size.
 
 pydantic reports an error for each invalid value of a request, and formats all of them: a body of one megabyte can
-have 300,000 errors of 70 megabytes. For a list of a union of models, it can have millions.
+have 300,000 errors of 70 megabytes. If the type is a list of a union of models, there can be millions of errors.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _NO_SCHEMAS = ("metadata", "default", "serialization", "config", "expected")
 def fail_fast_validator(model: type[BaseModel]) -> SchemaValidator:
     """A validator of ``model`` that stops at the first invalid item of a list or dict, as pydantic's ``FailFast`` does.
 
-    ``FailFast`` applies to one list. This validator applies it to all collections, in nested models too.
+    ``FailFast`` applies to one list. This validator stops in each collection, also in nested models.
     """
     try:
         # Otherwise pydantic uses the validators that nested models have already. Before pydantic 2.13, it always does.
@@ -48,7 +48,7 @@ def _fail_fast(schema: Any) -> Any:
     if not isinstance(schema, dict):
         return schema
     kind = schema.get("type")
-    is_schema = isinstance(kind, str)  # otherwise it has the schemas of fields, by their names
+    is_schema = isinstance(kind, str)  # otherwise it maps names of fields to schemas
     copy = {key: part if is_schema and key in _NO_SCHEMAS else _fail_fast(part) for key, part in schema.items()}
     return {**copy, "fail_fast": True} if is_schema and kind in _COLLECTIONS else copy
 

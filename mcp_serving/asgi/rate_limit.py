@@ -29,12 +29,12 @@ logger = logging.getLogger(__name__)
 class RateLimit:
     """The rate of a handler.
 
-    It counts JSON-RPC requests, and GET requests, which open streams. It does not count notifications and answers to
-    questions: they belong to a call that was counted.
+    It counts JSON-RPC requests, and GET requests, which open streams. It does not count notifications. It does not
+    count answers to questions, because they belong to a call that was counted.
 
     Args:
         server: the MCP server.
-        rate: of the handler.
+        rate: the rate of the handler.
         place: returns where the handler is mounted.
     """
 

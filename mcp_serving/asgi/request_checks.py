@@ -18,14 +18,15 @@ class RequestCheck(Protocol):
     """One check of the requests for the MCP endpoint."""
 
     def concerns(self, scope: Scope) -> bool:
-        """Whether it has to see a request of this scope."""
+        """Whether this check applies to a request with this scope."""
 
     async def refusal(self, scope: Scope, request: JSONRPCRequest | None) -> ASGIApp | None:
-        """What answers in place of the endpoint; None if the request may go on.
+        """The application that answers in place of the endpoint; None if the request may go on.
 
         Args:
-            scope: of the request.
-            request: in the body; None for other messages, for GET, and for a body that the SDK refuses.
+            scope: the scope of the request.
+            request: the JSON-RPC request in the body. None for other messages, for GET, and for a body that the SDK
+                refuses.
         """
 
 
@@ -34,8 +35,8 @@ class RequestChecks:
 
     Args:
         app: the endpoint.
-        checks: in the order in which they are made.
-        max_body_size: in bytes.
+        checks: the checks, in the order in which they run.
+        max_body_size: the limit of the body, in bytes.
     """
 
     def __init__(self, app: ASGIApp, checks: Sequence[RequestCheck], max_body_size: int) -> None:

@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 
 class ScopeCheck:
-    """The scopes of the token of a call.
+    """Checks that the token of a call has the scopes that the call needs.
 
     Args:
-        server: knows the scopes of its tools, resources and prompts.
+        server: the server, which knows the scopes of its tools, resources and prompts.
         access: makes the response that asks the client for another token.
     """
 

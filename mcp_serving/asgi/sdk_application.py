@@ -66,7 +66,7 @@ class SDKApplication:
         if counts:
             storage.check()
         endpoint = RequestChecks(self.sessions, checks, self.max_body_size) if checks else self.sessions
-        # Outermost: the others parse the body.
+        # Outermost, because the other applications parse the body.
         self.mcp_endpoint = ValueLimitMiddleware(endpoint, self.max_body_size)
 
     @property

@@ -101,7 +101,7 @@ class CallAdmin(admin.ModelAdmin):
         return self._link(apps.get_model(label, model), "changelist", call.token, query={"q": call.token})
 
     def _link(self, model: Any, page: str, text: str, *, key: Any = None, query: dict[str, str] | None = None) -> str:
-        """A link to a page of the admin; the text alone where this admin site does not have the page."""
+        """A link to a page of the admin; only the text if this admin site does not have the page."""
         if not text or (key is None and query is None):
             return text
         name = f"{self.admin_site.name}:{model._meta.app_label}_{model._meta.model_name}_{page}"
@@ -162,6 +162,6 @@ def _row(tool: Statistics) -> dict[str, Any]:
 
 
 def _in_ms(values: list[float | None]) -> str:
-    """The latest day with calls."""
+    """The value of the latest day with calls."""
     known = [value for value in values if value is not None]
     return f"{known[-1] * 1000:.1f} ms" if known else "-"

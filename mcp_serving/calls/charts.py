@@ -17,9 +17,9 @@ def bars(values: Sequence[float], title: str, top: float | None = None) -> SafeS
     """One bar for each value.
 
     Args:
-        values: not negative.
-        title: says what a screen reader reads.
-        top: the value of a full bar; by default the largest.
+        values: the values, which must not be negative.
+        title: the text for screen readers.
+        top: the value of a full bar; by default the largest value.
     """
     top = top or max(values, default=0) or 1
     heights = [value / top * HEIGHT for value in values]

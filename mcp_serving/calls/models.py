@@ -9,17 +9,17 @@ from django.utils import timezone
 from mcp_serving.signals import Outcome
 
 ERRORS = (Outcome.TOOL_ERROR, Outcome.FAILED, Outcome.CUT)
-"""The outcomes that count as errors: the server, and not the caller or the user, is the reason."""
+"""The outcomes that count as errors. Their cause is in the server, not with the caller or the user."""
 
 _BATCH = 10_000
 
 
 class CallQuerySet(models.QuerySet["Call"]):
     def remove_older_than(self, days: int) -> int:
-        """Remove the calls that began more than so many days ago, in batches that lock the table only briefly.
+        """Remove the calls that began more than ``days`` days ago, in batches that lock the table only briefly.
 
         Returns:
-            How many were removed.
+            How many calls were removed.
         """
         old = self.filter(started__lt=timezone.now() - timedelta(days=days)).order_by()
         removed = 0

@@ -54,7 +54,7 @@ def statistics(days: int) -> list[Statistics]:
     """The statistics of the last days, today included; the most called first."""
     today = timezone.localdate() if timezone.is_aware(timezone.now()) else date.today()
     dates = [today - timedelta(days=number) for number in reversed(range(days))]
-    begin = timezone.now() - timedelta(days=days + 1)  # a day more than needed, because its hours depend on the zone
+    begin = timezone.now() - timedelta(days=days + 1)  # one day too many: its hours depend on the time zone
     recent = Call.objects.filter(started__gte=begin).order_by()
     most = recent.values("method", "name").annotate(n=Count("pk")).order_by("-n")[:MOST_NAMES]
     keys = [(row["method"], row["name"]) for row in most]
@@ -81,7 +81,7 @@ def _days(
 
 
 def _percentile(calls: QuerySet[Call, Any], share: float) -> Iterable[dict[str, Any]]:
-    """For each tool and day, the call than which ``share`` of the calls are not slower: the nearest rank."""
+    """For each tool and day, the duration that ``share`` of the calls do not exceed, by the nearest rank."""
     group = [F("method"), F("name"), F("day")]
     ranked = calls.annotate(
         rank=Window(RowNumber(), partition_by=group, order_by=["duration", "pk"]),

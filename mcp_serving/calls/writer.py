@@ -93,7 +93,7 @@ class _Insert:
         self._user: Any = Call._meta.get_field("user")
 
     def row(self, record: CallRecord, arguments: str) -> list[Any]:
-        """The values of ``_COLUMNS``. Those of a record are plain text and numbers, as databases take them."""
+        """The values for ``_COLUMNS``. A record has plain texts and numbers, which databases accept as they are."""
         started = record.started if settings.USE_TZ else timezone.make_naive(record.started)
         return [
             *_plain(record),

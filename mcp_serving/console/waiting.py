@@ -21,8 +21,8 @@ class WaitingQuestion:
     """One question and the answer that the call waits for.
 
     Attributes:
-        questions: the question as the page shows it; its ``id`` is in the form.
-        user_id: of the user who called the tool: nobody else may answer.
+        questions: the question as the page shows it. The form has the ``id`` of the question.
+        user_id: the id of the user who called the tool. Nobody else may answer.
     """
 
     questions: Questions

@@ -59,7 +59,7 @@ async def connect(mcp: sdk.SDKServer, *, user: Any = None, **options: Any) -> As
 
 
 def _answering(ask: Any) -> Callable[[Any], Awaitable[Any]]:
-    """Answers what a tool asks in the middle of its call, with ``ctx.elicit``, which 2026-07-28 does not allow."""
+    """Answers questions of ``ctx.elicit``, in the middle of a call. Protocol 2026-07-28 does not allow them."""
 
     async def answer(request: Any) -> Any:
         if not isinstance(request, ElicitRequest):

@@ -53,7 +53,7 @@ def run(options: dict[str, Any], user: Any, out: Out) -> bool:
         raise Mistake("--token is for --url: without it, --user says who calls.")
     calls = logging.getLogger("mcp_serving.calls")
     if not calls.handlers and calls.level == logging.NOTSET:
-        calls.setLevel(logging.WARNING)  # who types a call sees it, and a line would write into the bar
+        calls.setLevel(logging.WARNING)  # the result is printed, and a log line would write into the bar
     try:
         return anyio.run(_run, options, mcp, user, out)
     except MCPError as error:

@@ -1,4 +1,4 @@
-"""What the process does now: calls in flight, sessions, streams, threads. A reader of metrics asks in a thread."""
+"""Gauges of calls in flight, sessions, streams and threads. A reader of metrics calls them in another thread."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Puts OpenTelemetry into the hooks of the package. The MCP SDK is not loaded before a server is."""
+"""Puts OpenTelemetry into the hooks of the package. It does not load the MCP SDK before a server is loaded."""
 
 from __future__ import annotations
 

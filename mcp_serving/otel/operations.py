@@ -31,7 +31,7 @@ MAX_URI = 2048
 """Characters of a URI in a span."""
 
 MAX_NAMES = 1000
-"""Names of the tools and prompts of one low-level server that are told apart in metrics."""
+"""The most names of tools and prompts of one low-level server that metrics can have."""
 
 _BUCKETS = [0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 120, 300]
 _METHODS = SPEC_CLIENT_METHODS | SPEC_CLIENT_NOTIFICATION_METHODS
@@ -63,7 +63,7 @@ class OperationMiddleware:
     def __init__(self, server: LowLevelServer[Any]) -> None:
         self._server = server
         self._names: set[tuple[str, str]] = set()
-        """The names that a low-level server has answered. An ``MCPServer`` knows its names."""
+        """The names of tools and prompts that a low-level server has answered. An ``MCPServer`` knows its names."""
 
     async def __call__(self, ctx: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:
         began = time.perf_counter()
@@ -121,7 +121,7 @@ async def _with_exceptions(span: Span, ctx: ServerRequestContext[Any, Any], call
     The SDK answers them itself, so that no exception reaches its span.
     """
     kept = current_request.get().failures
-    if kept is not None:  # for the console, too
+    if kept is not None:  # the console collects them
         return await call_next(ctx)
     failures: list[BaseException] = []
     with current_request.updated(failures=failures):
@@ -178,7 +178,7 @@ def _is_tool_error(ctx: ServerRequestContext[Any, Any], result: HandlerResult) -
 
 
 def _error_type(error: BaseException) -> str:
-    """As the SDK names errors in its spans."""
+    """The name of an error, as in the spans of the SDK."""
     if isinstance(error, MCPError):
         return str(error.error.code)
     if isinstance(error, ValidationError):

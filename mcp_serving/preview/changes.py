@@ -202,7 +202,7 @@ def _comparable(
         return "new"
     if isinstance(value, date) and not isinstance(value, datetime) and value == run.end.date():
         return "today"
-    return repr(each.field.value_to_string(instance))  # the repr of a value may hold its address in memory
+    return repr(each.field.value_to_string(instance))  # the repr of a value may contain its memory address
 
 
 def _is_random(field: Field[Any, Any]) -> bool:

@@ -184,7 +184,7 @@ class _Recorder:
             self._in_orm_statement = False
 
     def _note(self, table: Table, verb: str | None, instances: Iterable[Model]) -> None:
-        """Keep rows as they are before a statement; count those beyond the limit, unless the statement does."""
+        """Keep rows as they are before a statement. With a verb, count the rows beyond the limit."""
         for instance in instances:
             if len(self.result.rows) < MAX_ROWS:
                 self.result.rows.setdefault((table, instance.pk), Row(table, instance.pk, before=instance))
@@ -203,7 +203,7 @@ class _Recorder:
     # Raw SQL
 
     def _statement(self, execute: Callable[..., Any], sql: Any, params: Any, many: bool, context: Any) -> Any:
-        """Every statement of the connection: those that the ORM has not made are raw SQL."""
+        """Run a statement on the connection. If the ORM has not made the statement, it is raw SQL."""
         cursor, connection = context["cursor"], context["connection"]
         text = _text(sql, connection)
         if self._in_orm_statement or text.lstrip("( \n\t")[:6].upper() == "SELECT":
@@ -285,7 +285,7 @@ def _conflicting(table: Table, objects: Sequence[Model], unique_fields: Sequence
 
 
 def _is_known(value: Any) -> bool:
-    """Not NULL, and not computed by the database."""
+    """Whether a value is not NULL, and is not computed by the database."""
     return value is not None and not hasattr(value, "resolve_expression")
 
 
@@ -322,7 +322,8 @@ def _text(sql: Any, connection: Any) -> str:
 def _kind_and_table(statement: Any) -> tuple[str, str]:
     """What a parsed statement does, and to which table: ``("UPDATE", "shop_order")``.
 
-    For ``WITH``, the statement that writes; for a transaction, its first keyword alone.
+    For ``WITH``, they are those of the statement that writes. For a statement that begins or ends a transaction, the
+    first keyword is the kind, and the table is empty.
     """
     words = [each for each in statement.flatten() if not each.is_whitespace and each.ttype not in _COMMENTS]
     first = words[0].normalized.upper().split()[0] if words else ""

@@ -45,7 +45,10 @@ def lines(recording: Recording, changes: Changes, mails: list[list[str]]) -> lis
 
 
 def _in_one_line(text: str) -> str:
-    """A value must not look like another line, nor turn around the text after it. Joiners belong to some scripts."""
+    """Escape a text, so that a value cannot look like another line, or reverse the direction of the text after it.
+
+    Joiners are kept, because some scripts need them.
+    """
     return "".join(each if each in _JOINERS else escaped(each) for each in " ".join(text.split()))
 
 

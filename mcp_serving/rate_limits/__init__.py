@@ -1,1 +1,1 @@
-"""How many calls one caller may make in a time: at a handler, and at a tool."""
+"""How many calls one caller may make in a period: at a handler, and at a tool."""

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from starlette.types import Scope
 
 _ROUNDS = Rate(20, 600, "20 per 10 minutes")
-"""How many further requests of one call are not counted: each brings the answer to a question."""
+"""How many requests that continue a call are not counted. Each brings the answer to a question."""
 
 _PROCESS = secrets.token_hex(8)
 """The caller of a process that serves over stdio without ``runmcp --user``."""
@@ -33,17 +33,17 @@ class RateRefusal(NamedTuple):
     status: int
     """The HTTP status."""
     seconds: int
-    """After which the call may be repeated."""
+    """Seconds after which the call may be repeated."""
 
 
 async def refusal(rate: Rate, name: str, caller: Any, call: str | None = None) -> RateRefusal | None:
     """Count a call, and return why it is refused; None if it is within the rate.
 
     Args:
-        rate: of the handler or tool.
-        name: of the handler or tool, each of which has counts of its own.
+        rate: the rate of the handler or tool.
+        name: the name of the handler or tool. Each name has counts of its own.
         caller: see ``caller_of``.
-        call: the id of a call that was counted already, and that this request continues with an answer.
+        call: the id of the call that this request continues with an answer. This call was counted already.
     """
     try:
         if call is not None and await storage.hit(_key("call", name, call), _ROUNDS) is None:
@@ -61,7 +61,7 @@ async def refusal(rate: Rate, name: str, caller: Any, call: str | None = None) -
 
 
 def caller_of(scope: Scope) -> Any:
-    """The user of an HTTP request, else its token, else its address.
+    """The Django user of an HTTP request. Without a user, its token. Without both, its address.
 
     The address is ``scope["client"]``. The web server sets it, by its own settings for proxies.
     """
@@ -85,7 +85,7 @@ def current_caller() -> Any | None:
 
 
 def _network(address: str) -> str:
-    """The /64 network of an IPv6 address, all of which one client may use; other addresses as they are."""
+    """The /64 network of an IPv6 address, because one client may use the whole network; other addresses unchanged."""
     try:
         parsed = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:
@@ -96,5 +96,5 @@ def _network(address: str) -> str:
 
 
 def _key(*parts: Any) -> str:
-    """A key of one length that does not reveal an address or a user, and that other projects do not use."""
+    """A key of fixed length. It does not reveal an address or a user, and other projects have other keys."""
     return salted_hmac("mcp_serving.rate_limits", repr(parts), algorithm="sha256").hexdigest()[:32]

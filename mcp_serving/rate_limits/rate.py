@@ -1,4 +1,4 @@
-"""A rate such as ``600/m``: how many calls are allowed in how much time."""
+"""A rate such as ``600/m``: the number of calls that are allowed in a period."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def valid_rate(name: str, rate: object) -> Rate | None:
 
     Args:
         name: what the rate belongs to, for the error.
-        rate: calls, a slash and a time: ``10/s``, ``600/m``, ``20/15m``, ``1000/h`` or ``5000/d``.
+        rate: a number, a slash and a period: ``10/s``, ``600/m``, ``20/15m``, ``1000/h`` or ``5000/d``.
 
     Raises:
         ValueError: the rate has another form, or allows no call.

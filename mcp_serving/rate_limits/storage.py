@@ -1,7 +1,7 @@
 """Where calls are counted: in the memory of the process, or in a storage of the library ``limits``, such as Redis.
 
-Calls are counted in fixed windows. The window of a caller starts with the first call. So its end is known exactly, a
-caller who waits until then is served, and each caller needs one number.
+Calls are counted in fixed windows. The window of a caller starts with the caller's first call. So the end of the window
+is known exactly. A caller who waits until then is served. Each caller needs one number.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from mcp_serving.rate_limits.rate import Rate
 
 MOST_KEYS = 100_000
-"""Callers whose calls the memory counts: about 20 MB. The oldest windows are forgotten to make room."""
+"""Callers that have a window in memory. They need about 20 MB. The oldest window is removed for a new caller."""
 
 TIMEOUT = 1.0
 """Seconds that a call waits for the storage."""
@@ -45,7 +45,7 @@ class MemoryStorage:
 
     def __init__(self) -> None:
         self._windows: dict[str, tuple[float, int]] = {}
-        """The end and the number of calls of each window; the window that started first comes first."""
+        """The end of each window, and its number of calls. The window that started first comes first."""
         self._lock = threading.Lock()
 
     async def hit(self, key: str, rate: Rate) -> float | None:
@@ -70,7 +70,7 @@ class LimitsStorage:
     """Counts calls in a storage of ``limits``, for one event loop.
 
     Args:
-        uri: of the storage.
+        uri: the URI of the storage.
 
     Raises:
         Exception: the library, or the client of the storage, is not installed, or does not accept the URI.
@@ -109,10 +109,10 @@ health = LayerHealth(
     "The storage of the rate limits can be used again.",
     pause=1.0,
 )
-"""Of the storage that the setting names."""
+"""Whether the storage that the setting names is available."""
 
 memory = MemoryStorage()
-"""Of this process."""
+"""The counts of this process."""
 
 _storages: dict[asyncio.AbstractEventLoop, LimitsStorage] = {}
 """The storage of each event loop: its connections belong to the loop."""
@@ -141,7 +141,7 @@ def problem() -> str | None:
 
 
 def check() -> None:
-    """Find out early that the storage cannot be made.
+    """Check that the storage can be made, before the first call needs it.
 
     Raises:
         ImproperlyConfigured: says what is missing or wrong.

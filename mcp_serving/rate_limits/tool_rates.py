@@ -17,7 +17,7 @@ class ToolRates:
     """The rates of the tools of one server.
 
     Args:
-        server: its name. Servers of different names count separately.
+        server: the name of the server. Servers with different names count separately.
     """
 
     def __init__(self, server: str) -> None:
@@ -42,8 +42,8 @@ class ToolRates:
         """Count a call of a tool, unless no MCP request is being handled.
 
         Args:
-            tool: its name.
-            call: the id of the call that this request continues, see ``limiter.refusal``.
+            tool: the name of the tool.
+            call: the id of the call that this request continues; see ``limiter.refusal``.
 
         Raises:
             ToolError: the caller has to wait.

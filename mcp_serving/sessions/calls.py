@@ -107,7 +107,7 @@ class CallsInProgress:
         return call
 
     def handler_ended(self, call: Call | None) -> None:
-        """The MCP handler that ``handler_began`` was told of has ended."""
+        """The MCP handler has ended; ``call`` is the result of ``handler_began``."""
         if call is not None:
             call.progress = _Progress.FINISHED
             if not call.is_awaited:

@@ -117,7 +117,7 @@ class InFlightRequest:
         return _RunningHandler(self)
 
     def handler_runs(self, handler: _RunningHandler | None) -> None:
-        """Its MCP handler has started, or has ended."""
+        """Its MCP handler has started; with None, it has ended."""
         self._handler = handler
         if handler is not None:
             self._requests.handled.add(self)
@@ -168,7 +168,7 @@ class InFlightRequest:
 
 
 class _RunningHandler:
-    """The MCP handler of a request, and the task that it runs in; for the length of a block."""
+    """The MCP handler of a request and its task, for the length of a block."""
 
     __slots__ = ("_request", "scope", "task")
 

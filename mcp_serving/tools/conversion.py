@@ -154,7 +154,7 @@ class ToolMetadata(FuncMetadata):
         return validated.model_dump_one_level()
 
     def pre_parse_json(self, data: dict[str, Any]) -> dict[str, Any]:
-        """The arguments, in which JSON in a text is parsed; a text with too many values stays a text."""
+        """The arguments, after JSON in strings is parsed. A string with too many JSON values stays a string."""
         texts = {name: value for name, value in data.items() if isinstance(value, str)}
         limit = MAX_VALUES // max(len(texts), 1)
         unparsed = {

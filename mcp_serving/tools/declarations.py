@@ -65,13 +65,13 @@ def validate_recorded(name: str, record_arguments: bool | Iterable[str], known: 
     """The arguments of a tool that may be stored.
 
     Args:
-        name: of the tool.
-        record_arguments: True for all, False for none, or the arguments that are left out.
+        name: the name of the tool.
+        record_arguments: True for all, False for none, or the names of the arguments that are left out.
         known: the arguments of the tool.
 
     Raises:
-        TypeError: it is one text.
-        ValueError: the tool has no such argument, so that a misspelt name would store what must be left out.
+        TypeError: ``record_arguments`` is a string.
+        ValueError: the tool has no such argument. A misspelt name would store an argument that must be left out.
     """
     if isinstance(record_arguments, bool):
         return frozenset(known if record_arguments else ())

@@ -146,7 +146,7 @@ def _log_as_refused() -> None:
 def check_param_headers(tool: str, arguments: dict[str, Any], input_schema: sdk.InputSchemaLookup) -> None:
     """The SDK's check of ``Mcp-Param-*`` headers, for a tool that requires a permission.
 
-    The SDK would do it before it is known who calls, and reveal the tool: see ``sdk.hide_input_schemas``.
+    The SDK would check before the caller is known, and so reveal the tool: see ``sdk.hide_input_schemas``.
     """
     request = current_request.get().mcp_context
     if request is None or request.request is None or request.protocol_version < _FIRST_WITH_PARAM_HEADERS:

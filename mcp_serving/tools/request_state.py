@@ -158,10 +158,10 @@ class OneCallCodec:
         return now, payload
 
     def call_of(self, params: Any) -> str | None:
-        """The call that a request continues with the answer to a question; None if it begins a call.
+        """The call that a request continues with the answer to a question; None if the request begins a call.
 
         Args:
-            params: of the request, which nobody has validated.
+            params: the parameters of the request. They are not validated.
         """
         token = params.get("requestState") if isinstance(params, dict) else None
         try:
@@ -177,7 +177,7 @@ def current_round() -> Round:
 
 
 def counted_call() -> str | None:
-    """The call that the current request continues, and that was counted before; None if it begins a call."""
+    """The call that the current request continues, which was counted before; None if the request begins a call."""
     now = current_round()
     return None if now.is_new else now.call
 

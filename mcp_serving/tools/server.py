@@ -55,7 +55,7 @@ class MCPServer(PermissionCheckingServer[LifespanResultT]):
     Args:
         name: of the server.
         max_threads: how many sync tools, resources, prompts and resolvers may run at once. One user or token uses at
-            most three quarters of these threads.
+            most three quarters of these threads, rounded up.
         **options: the other options of the SDK's class.
 
     Raises:
@@ -87,7 +87,7 @@ class MCPServer(PermissionCheckingServer[LifespanResultT]):
         self.write_tools: list[str] = []
         """The names of the tools that ask the user before they act."""
         self.previewed_tools: list[str] = []
-        """The names of those whose question shows their database changes."""
+        """The names of the write tools whose question shows their database changes."""
         self.recorded_arguments: dict[str, frozenset[str]] = {}
         """The arguments of each tool that ``mcp_serving.calls`` may store."""
         options["request_state_security"] = request_state.security(

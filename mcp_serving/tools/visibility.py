@@ -361,5 +361,5 @@ class PermissionCheckingServer(SDKMCPServer[LifespanResultT]):
 
 
 def _hidden_or_missing(exists: bool) -> Refused:
-    """Why a name cannot be used, for the record of the call; the client is told the same in both cases."""
+    """Why a name cannot be used, for the record of the call. The client gets the same error in both cases."""
     return Refused("permission" if exists else "unknown")

@@ -87,11 +87,11 @@ class HTTPMessages(ClientMessages):
         self._task: asyncio.Task[None] | None = None
 
     def start_watching(self, on_left: Callable[[Watch], Awaitable[None]]) -> None:
-        """When the client leaves, call ``on_left`` with the watch until then."""
+        """When the client leaves, call ``on_left`` with the value that ``watch`` had before."""
         self._on_left = on_left
 
     def stop_watching(self) -> None:
-        """Do not call it any more."""
+        """Do not call ``on_left`` any more."""
         self._on_left = None
         if self._timer is not None:
             self._timer.cancel()

@@ -15,8 +15,8 @@ MAX_VALUES = 100_000
 """JSON values of a body, keys included. To parse and validate them takes a tenth of a second, while all others wait."""
 
 MAX_OTHER_VALUES = 5_000
-"""JSON values of a body outside of ``params.arguments``. The SDK validates them against unions of models: 20,000 values
-in an answer to a question can have a million errors, which take a second and hundreds of megabytes."""
+"""JSON values of a body outside of ``params.arguments``. The SDK validates them against unions of models. 20,000 values
+in an answer to a question can have a million errors. These take a second, and hundreds of megabytes."""
 
 BYTES_PER_VALUE = 40
 """If ``max_request_body_size`` is raised, a body may have one value for this many bytes of it."""
@@ -67,7 +67,7 @@ class ValueLimitMiddleware:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         length = _content_length(scope)
-        # Each value and its separator take at least two bytes, so that most requests need no look at their body.
+        # Each value and its separator take at least two bytes. So the body of most requests need not be read here.
         if scope["method"] != "POST" or length <= 2 * MAX_OTHER_VALUES:
             await self._app(scope, receive, send)
         elif self._max_body_size < length < math.inf:
@@ -77,7 +77,7 @@ class ValueLimitMiddleware:
             await app(scope, receive, send)
 
     async def _app_for_body(self, receive: Receive) -> tuple[ASGIApp, Receive]:
-        """What answers a request with this body, and its ``receive``; the body itself is not kept."""
+        """The application that answers a request with this body, and its ``receive``; the body itself is not kept."""
         body = await read_body(receive, self._max_body_size)
         if body is None:  # or the client has left, and nobody reads the answer
             return TOO_LARGE, receive
@@ -97,7 +97,7 @@ class ValueLimitMiddleware:
 
 
 def _has_more_other_values(body: bytes, limit: int) -> bool:
-    """Whether a JSON-RPC message has more values outside of ``params.arguments``; True if it is not JSON."""
+    """Whether a body has more than ``limit`` JSON values outside of ``params.arguments``; True if it is not JSON."""
     try:
         message = json.loads(body)
     except (ValueError, RecursionError):

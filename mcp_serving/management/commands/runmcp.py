@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 HINTS_SECONDS = 1.0
-"""The declarations and the database are checked so long after the start, to not delay it."""
+"""Seconds after the start when declarations and database are checked, so that the checks do not delay the start."""
 
 
 class Command(BaseCommand):
@@ -169,7 +169,7 @@ class Command(BaseCommand):
         self._server.stop()
 
     def _print_hints(self, mcp: Any) -> None:
-        """Print a line for each mistake with which the server can run."""
+        """Print a line for each mistake that does not stop the server."""
         try:
             migrations = unapplied_migrations() if settings.DEBUG else ""
             if migrations:

@@ -60,7 +60,7 @@ class Validator(OAuth2Validator):  # type: ignore[misc] # django-oauth-toolkit h
     def invalidate_authorization_code(self, client_id: str, code: str, request: Any, *args: Any, **kwargs: Any) -> None:
         try:
             super().invalidate_authorization_code(client_id, code, request, *args, **kwargs)
-        except InvalidGrantError:  # a request at the same time was faster
+        except InvalidGrantError:  # another request with this code was faster
             _revoke_tokens_from(code, request)
             raise
 
@@ -86,9 +86,9 @@ def _names_more_than(agreed: list[str], request: Any) -> bool:
 
 
 def _family_of(code: str, request: Any) -> UUID:
-    """The family of all tokens that come from an authorization code, known also when the code is not stored any more.
+    """The family of all tokens that come from an authorization code. The code itself need not be stored any more.
 
-    The PKCE verifier is a part of it, so that a stolen code without its verifier ends nothing.
+    The PKCE verifier is a part of the digest, so that a stolen code without its verifier ends nothing.
     """
     parts = "\n".join((str(request.client.pk), code, request.code_verifier or ""))
     return UUID(bytes=hashlib.sha256(parts.encode()).digest()[:16])

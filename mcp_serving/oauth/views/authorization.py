@@ -30,7 +30,7 @@ from mcp_serving.security.login import login_url
 
 LONGEST_NAME = 80
 LONGEST = {"code_challenge": 128, "code_challenge_method": 10, "nonce": 255}
-"""Characters that django-oauth-toolkit's columns have."""
+"""The most characters of each value: the lengths of django-oauth-toolkit's columns."""
 
 
 @method_decorator([only_as_a_page, csrf_protect], name="dispatch")
@@ -77,7 +77,7 @@ class AuthorizationView(BaseAuthorizationView):  # type: ignore[misc] # django-o
         return response
 
     def _must_be_storable(self, credentials: dict[str, Any]) -> None:
-        """Refuse values that are longer than their columns: PostgreSQL would answer with an error, and we with 500."""
+        """Refuse values that are longer than their columns. With PostgreSQL, the client would otherwise get 500."""
         for name, length in LONGEST.items():
             value = max(credentials.get(name) or "", self.request.GET.get(name, ""), key=len)
             if len(value) > length or NULL in value:
@@ -135,7 +135,7 @@ def readable_name(application: Any) -> str:
 
 
 def readable_host(url: str) -> str:
-    """The host of a URL with its port, in the letters of the DNS: others may look like the letters of another host."""
+    """The host of a URL with its port, in ASCII: other letters may look like the letters of another host."""
     host = urlsplit(url).netloc.rpartition("@")[2]
     try:
         return host if host.isascii() else host.encode("idna").decode()

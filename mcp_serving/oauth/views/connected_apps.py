@@ -65,4 +65,4 @@ def host_of(application: Any) -> str:
     """Where the client is: the host of its metadata document, or the hosts of its redirect URIs."""
     has_document = application.registration_source == application.RegistrationSource.CIMD
     urls = [application.client_id] if has_document else application.redirect_uris.split()
-    return ", ".join(dict.fromkeys(map(readable_host, urls)))  # all of them: the code went to any one
+    return ", ".join(dict.fromkeys(map(readable_host, urls)))  # all hosts, because each may have got the code

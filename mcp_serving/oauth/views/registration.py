@@ -58,7 +58,7 @@ def _with_supported_metadata(view: Any, request: HttpRequest, *args: Any, **kwar
 
 
 def _is_storable(text: str) -> bool:
-    """Whether a JSON text has no null character, which PostgreSQL refuses, and no half of a surrogate pair."""
+    """Whether a JSON text has no null character, which PostgreSQL refuses, and no lone surrogate."""
     try:
         return b"\\u0000" not in text.encode()
     except UnicodeEncodeError:
