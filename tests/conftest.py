@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.support import in_django  # sets Django up, for the tests that need no process
+from tests.support.fork_server import fork_instead_of_exec
 from tests.support.harness import ROOT, Notes
 from tests.support.mariadb import MariaDB, running_mariadb
 from tests.support.markers import (
@@ -41,6 +42,9 @@ __all__ = [
 for number in (signal.SIGINT, signal.SIGHUP):
     if signal.getsignal(number) is signal.SIG_IGN:
         signal.signal(number, signal.SIG_DFL if number is signal.SIGHUP else signal.default_int_handler)
+
+if os.environ.get("FORK_SERVER") != "0":
+    fork_instead_of_exec()
 
 
 @pytest.fixture

@@ -20,6 +20,7 @@ from django.core.management import CommandError, call_command
 from django.test import override_settings
 
 from mcp_serving import MCPServer, conf
+from tests.support.fork_server import OWN_IMPORTS
 from tests.support.harness import ROOT, environment, manage, runmcp
 
 SERVER = {"SERVER": "tests.project.mcp.server"}
@@ -412,7 +413,7 @@ def test_with_debug_a_line_names_the_unapplied_migrations(tmp_path: Path) -> Non
 
 @pytest.mark.process
 def test_text_that_the_project_or_django_prints_goes_to_standard_error() -> None:
-    with runmcp("--server", "tests.project.talkative.server") as process:
+    with runmcp("--server", "tests.project.talkative.server", env=OWN_IMPORTS) as process:
         process.wait_for("is on standard input and output")
         assert process.popen.stdin is not None
         process.popen.stdin.close()

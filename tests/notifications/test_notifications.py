@@ -14,6 +14,7 @@ import pytest
 from anyio import to_thread
 
 from tests.support.asgi_servers import serving
+from tests.support.fork_server import OWN_IMPORTS
 from tests.support.harness import (
     DEADLINE,
     INITIALIZE,
@@ -126,7 +127,11 @@ class Site:
 
     def manage(self, *arguments: str) -> None:
         done = subprocess.run(
-            [*MANAGE, *arguments], cwd=ROOT, env=environment(**self.env), capture_output=True, text=True
+            [*MANAGE, *arguments],
+            cwd=ROOT,
+            env=environment(**self.env, **OWN_IMPORTS),
+            capture_output=True,
+            text=True,
         )
         assert done.returncode == 0, done.stderr
 

@@ -1,0 +1,103 @@
+"""A process that is forked is like one that starts with an empty interpreter; see tests/support/fork_server.py."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.fork_server import OWN_IMPORTS, PRELOADED
+from tests.support.harness import MANAGE, ROOT, environment, runmcp, wait_until
+
+pytestmark = [
+    pytest.mark.process,
+    pytest.mark.skipif(os.environ.get("FORK_SERVER") == "0", reason="FORK_SERVER=0: nothing is forked"),
+]
+
+DESCRIBE = """
+import json, os, signal, sys
+streams = [sys.stdin, sys.stdout, sys.stderr]
+names = ("name", "mode", "encoding", "errors", "line_buffering", "write_through")
+told = {
+    "streams": [[str(getattr(each, name)) for name in names] for each in streams],
+    "buffers": [type(each.buffer).__name__ for each in streams],
+    "descriptors": sorted(os.listdir("/proc/self/fd"))[:4],
+    "arguments": [sys.argv, sys.orig_argv],
+    "path": sys.path,
+    "main": [sys.modules["__main__"].__file__, sys.modules["__main__"].__spec__.name],
+    "environment": {**os.environ, "TEST_OWN_IMPORTS": ""},
+    "folder": os.getcwd(),
+    "parent": os.getppid(),
+    "group and session": [None if each == os.getpid() else each for each in (os.getpgid(0), os.getsid(0))],
+    "signals": [str(signal.getsignal(number)) for number in sorted(signal.valid_signals()) if number not in (9, 19)],
+    "mask": sorted(signal.pthread_sigmask(signal.SIG_BLOCK, [])),
+    "flags": str(sys.flags),
+}
+print(json.dumps([told, "mcp.server" in sys.modules]))
+"""
+
+
+def described(*, own_imports: bool, **options: Any) -> Any:
+    """What a process says of itself, and whether it had imported the SDK before its code ran."""
+    done = subprocess.run(
+        [*MANAGE, "shell", "--verbosity", "0", "--command", DESCRIBE],
+        env=environment(**(OWN_IMPORTS if own_imports else {})),
+        capture_output=True,
+        text=True,
+        check=True,
+        **options,
+    )
+    return json.loads(done.stdout)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def fork_server() -> None:
+    """Wait until the first processes have started it."""
+    wait_until(lambda: described(own_imports=False, cwd=ROOT)[1], "a process is forked")
+
+
+@pytest.mark.parametrize("options", [{}, {"start_new_session": True}, {"stdin": subprocess.DEVNULL}], ids=str)
+def test_a_forked_process_has_what_a_new_interpreter_has(options: dict[str, Any]) -> None:
+    forked, had_imported = described(own_imports=False, cwd=ROOT, **options)
+    expected, had_imported_without = described(own_imports=True, cwd=ROOT, **options)
+    assert forked == expected
+    assert (had_imported, had_imported_without) == (True, False)
+    assert forked["parent"] == os.getpid()
+
+
+@pytest.mark.parametrize(
+    ("code", "status"),
+    [
+        ("raise SystemExit(3)", 3),
+        ("1 / 0", 1),
+        ("import os; os._exit(4)", 4),
+        ("import os; os.kill(os.getpid(), 9)", -9),
+    ],
+)
+def test_its_exit_status_reaches_the_test(code: str, status: int) -> None:
+    done = subprocess.run([*MANAGE, "shell", "-c", code], env=environment(), cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == status
+    assert ("ZeroDivisionError" in done.stderr) == (code == "1 / 0")
+
+
+def test_it_gets_signals_and_is_a_child_that_can_be_waited_for() -> None:
+    with runmcp() as process:
+        process.wait_for("is on standard input and output")
+        process.signal(signal.SIGTERM)
+        assert process.wait() == 0
+
+
+def test_a_folder_with_the_name_of_a_package_hides_it(tmp_path: Path) -> None:
+    (tmp_path / "uvicorn.py").write_text("print('of the project')")
+    command = [sys.executable, "-m", "uvicorn"]
+    assert subprocess.run(command, cwd=tmp_path, capture_output=True, text=True).stdout == "of the project\n"
+
+
+def test_what_is_preloaded_belongs_to_no_project() -> None:
+    assert not [name for name in PRELOADED if name.startswith(("mcp_serving", "tests", "example_project"))]
