@@ -79,6 +79,7 @@ def pytest_configure_node(node: WorkerController) -> None:
     node.workerinput[SERIAL_TESTS] = str(_file_of_serial_tests(node.config))
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist tells the controller, which then reads the file
 def pytest_collection_finish(session: pytest.Session) -> None:
     workerinput = getattr(session.config, "workerinput", None)
     if workerinput is not None:
