@@ -138,7 +138,8 @@ def test_the_next_call_works_after_the_database_has_ended_every_connection(
             for call in every:
                 await fill_the_threads(postgres, client)
                 await postgres.reaches(kept)
-                assert await postgres.end_connections() == kept
+                # The connection of an earlier async call may still be listed, and is ended too.
+                assert await postgres.end_connections() >= kept
                 assert await call(client, False) > 0
             await fill_the_threads(postgres, client)
             await postgres.end_connections()

@@ -31,8 +31,11 @@ SERVERS, *ROWS = [
 ]
 TABLE = {what: dict(zip(ALL, cells, strict=True)) for what, *cells in ROWS}
 
-SOON = 2.0
+SOON = 4.0
 """Seconds for what is a matter of milliseconds: all the servers start and run side by side."""
+
+NOT_HELD_UP = 10.0
+"""Seconds for the end of a process that waits for nothing any more. On a busy machine, the end of Python takes two."""
 
 Cells = dict[str, str]
 
@@ -207,7 +210,7 @@ async def be_stopped(clients: Clients, process: Process, notes: Notes) -> Cells:
         "SIGTERM: standing streams end as their protocol says": yes(
             ends[0] == b"" and '"result"' in str(ends[1])  # there, an end that is cut off has no result
         ),
-        "SIGTERM: after the last answer, the process ends within two seconds": yes(took < SOON),
+        "SIGTERM: the process ends after the last answer": yes(took < NOT_HELD_UP),
         "SIGTERM: exit status": str(status) if status >= 0 else f"{128 - status}",
     }
 
