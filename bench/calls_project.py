@@ -1,5 +1,8 @@
-"""The server of ``bench.orm``. Its tool ``switch`` decides whether calls are recorded or traced."""
+"""The server of ``bench.calls``. Its tool ``switch`` decides whether calls are recorded or traced."""
 
+import asyncio
+import threading
+import time
 from typing import Any
 
 from opentelemetry import metrics, trace
@@ -13,6 +16,7 @@ from bench.orm_project import build_daphne, server
 from mcp_serving import instruments
 from mcp_serving.calls.writer import store
 from mcp_serving.otel.operations import OperationMiddleware
+from mcp_serving.record_queue import flush_queues
 from mcp_serving.signals import call_finished, listeners
 
 __all__ = ["build_daphne", "server"]
@@ -73,7 +77,16 @@ async def switch(side: str) -> str:
 
 @server.tool()
 def count() -> str:
-    """How many calls are stored."""
+    """How many calls are stored, once nothing waits any more."""
     from mcp_serving.calls.models import Call
 
-    return f"stored {Call.objects.count()}"
+    asyncio.run(flush_queues(10))
+    return f"answer: {Call.objects.count()}"
+
+
+@server.tool()
+async def writing() -> str:
+    """The CPU time so far of the thread that stores calls, in seconds."""
+    threads = [each.ident for each in threading.enumerate() if each.name == "mcp-serving records of calls"]
+    clocks = [time.pthread_getcpuclockid(ident) for ident in threads if ident is not None]
+    return f"answer: {sum(map(time.clock_gettime, clocks))}"
