@@ -21,9 +21,9 @@ INSTALLED_APPS = [
     "django.contrib.messages",
     "django.contrib.staticfiles",
     "oauth2_provider",
-    "django_native_jsonform",  # the forms of the console
     "mcp_serving",
     "mcp_serving.console",
+    "mcp_serving.console.form_library",
     "mcp_serving.oauth",
     "mcp_serving.tokens",
     "example_project.shop",

@@ -9,7 +9,12 @@ from django.core.checks import CheckMessage, Error
 
 from mcp_serving import conf
 
-NEEDED_APPS = ("django.contrib.auth", "django.contrib.sessions", "django.contrib.staticfiles", "django_native_jsonform")
+NEEDED_APPS = (
+    "django.contrib.auth",
+    "django.contrib.sessions",
+    "django.contrib.staticfiles",
+    "mcp_serving.console.form_library",
+)
 NEEDED_MIDDLEWARE = (
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.contrib.auth.middleware.AuthenticationMiddleware",

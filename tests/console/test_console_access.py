@@ -198,7 +198,7 @@ def test_a_project_that_lacks_something_is_told_by_a_system_check() -> None:
         return {str(each.id) for each in checks.run_checks(tags=["mcp_console"])}
 
     assert found() == set()
-    without = [app for app in SETTINGS["INSTALLED_APPS"] if app != "django_native_jsonform"]
+    without = [app for app in SETTINGS["INSTALLED_APPS"] if app != "mcp_serving.console.form_library"]
     with override_settings(INSTALLED_APPS=without, MIDDLEWARE=[], TEMPLATES=[], MCP_SERVING={}):
         assert found() == {"mcp_console.E002", "mcp_console.E003", "mcp_console.E004", "mcp_console.E005"}
 
@@ -218,6 +218,21 @@ except NoReverseMatch:
 """
     done = subprocess.run([sys.executable, "-c", code], env=environment(), cwd=ROOT, capture_output=True, text=True)
     assert done.stdout == "[]\nno route\n", done.stderr
+
+
+@pytest.mark.process
+def test_the_form_library_whose_import_takes_a_second_is_imported_for_the_first_form() -> None:
+    code = """
+import sys
+import django
+django.setup()
+from django.urls import reverse
+reverse("mcp_console:overview")
+print([name for name in sys.modules if "jsonform" in name])
+"""
+    env = environment(DJANGO_SETTINGS_MODULE="tests.project.settings_with_console", TEST_SQLITE="")
+    done = subprocess.run([sys.executable, "-c", code], env=env, cwd=ROOT, capture_output=True, text=True)
+    assert done.stdout == "[]\n", done.stderr
 
 
 # Translation

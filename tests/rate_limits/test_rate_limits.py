@@ -500,7 +500,7 @@ def test_refused_requests_are_logged_without_the_address(caplog: pytest.LogCaptu
     with caplog.at_level(logging.INFO, "mcp_serving"):
         run(work)
     assert [each for each in caplog.messages if "Refused" in each] == [
-        "Refused a request for '/mcp': its caller has made 1 per hour."
+        "Refused a request for '/mcp': its caller has reached the rate of 1 per hour."
     ]
 
 

@@ -7,7 +7,6 @@ lists, enums and ``oneOf``. What it edits as JSON text only is brought into that
 from __future__ import annotations
 
 import copy
-import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -122,21 +121,6 @@ class SchemaForm(forms.Form):
     def arguments(self) -> dict[str, Any]:
         """What the user filled in, once the form is valid."""
         return dict(self.cleaned_data.get("arguments") or {})
-
-
-def arguments_from_json(text: str) -> dict[str, Any]:
-    """Arguments that the user wrote as JSON.
-
-    Raises:
-        ValidationError: it is not a JSON object.
-    """
-    try:
-        arguments = json.loads(text)
-    except ValueError as error:
-        raise ValidationError(_("This is not valid JSON: %(error)s") % {"error": error}) from error
-    if not isinstance(arguments, dict):
-        raise ValidationError(_("The arguments have to be a JSON object."))
-    return arguments
 
 
 def shape(schema: Schema, *, titles: bool = False) -> Schema:

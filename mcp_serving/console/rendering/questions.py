@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mcp_types import ElicitRequest, ElicitRequestFormParams, ElicitResult, InputRequiredResult, InputResponse
 from pydantic import TypeAdapter
 
-from mcp_serving.console.rendering.forms import SchemaForm
+if TYPE_CHECKING:
+    from mcp_serving.console.rendering.forms import SchemaForm
 
 _REQUEST = TypeAdapter[ElicitRequest](ElicitRequest)
 
@@ -97,6 +98,8 @@ class Questions:
 
 
 def _with_forms(asked: Mapping[str, ElicitRequest], data: Mapping[str, Any] | None = None) -> list[Question]:
+    from mcp_serving.console.rendering.forms import SchemaForm  # its library takes a second to import
+
     found = []
     for number, (key, request) in enumerate(asked.items()):
         params = request.params

@@ -22,7 +22,6 @@ from mcp_serving.console import waiting
 from mcp_serving.console.access import console_view
 from mcp_serving.console.pages import catalog_for, fragment, offered_or_404, page, viewer_of
 from mcp_serving.console.rendering import contents, snippets
-from mcp_serving.console.rendering.forms import SchemaForm, arguments_from_json
 from mcp_serving.console.rendering.questions import Questions
 from mcp_serving.console.rendering.words import permission_in_words, scopes_in_words, traits
 from mcp_serving.console.served import client_for, is_asgi, mounts_of_server, server
@@ -33,6 +32,8 @@ from mcp_serving.inspection.description import indented
 if TYPE_CHECKING:
     from mcp import Client
     from mcp_types import LoggingMessageNotificationParams
+
+    from mcp_serving.console.rendering.forms import SchemaForm
 
 
 @require_GET
@@ -59,11 +60,32 @@ async def tool_detail(request: HttpRequest, name: str) -> HttpResponse:
         "scopes": scopes_in_words(declaration),
         "output_schema": _json(declared.output_schema),
         "input_schema": _json(declared.input_schema),
-        "form": await sync_to_async(SchemaForm)(declared.input_schema),
+        "form": await sync_to_async(_form)(declared.input_schema),
         "app_uri": app_uri(tool),
         "can_call": viewer.viewed is None and is_asgi(request),
     }
     return await page(request, "tool.html", context, section="tools")
+
+
+def _form(schema: dict[str, Any], data: Any = None) -> SchemaForm:
+    from mcp_serving.console.rendering.forms import SchemaForm  # its library takes a second to import
+
+    return SchemaForm(schema, data)
+
+
+def _arguments_from_json(text: str) -> dict[str, Any]:
+    """Arguments that the user wrote as JSON.
+
+    Raises:
+        ValidationError: it is not a JSON object.
+    """
+    try:
+        arguments = json.loads(text)
+    except ValueError as error:
+        raise ValidationError(_("This is not valid JSON: %(error)s") % {"error": error}) from error
+    if not isinstance(arguments, dict):
+        raise ValidationError(_("The arguments have to be a JSON object."))
+    return arguments
 
 
 def app_uri(tool: Offered) -> str | None:
@@ -93,11 +115,11 @@ async def tool_call(request: HttpRequest, name: str) -> HttpResponseBase:
     declared: Any = tool.declared
     if request.POST.get("mode") == "json":
         try:
-            arguments = arguments_from_json(request.POST.get("raw", ""))
+            arguments = _arguments_from_json(request.POST.get("raw", ""))
         except ValidationError as error:
             return JsonResponse({"error": error.messages[0]})
     else:
-        form = await sync_to_async(SchemaForm)(declared.input_schema, request.POST)
+        form = await sync_to_async(_form)(declared.input_schema, request.POST)
         if not await sync_to_async(form.is_valid)():
             return JsonResponse({"form": await fragment(request, "form/fields.html", {"form": form})})
         arguments = form.arguments
@@ -126,7 +148,7 @@ async def _answer(request: HttpRequest, tool: Offered) -> HttpResponseBase:
     """Go on with a call whose question the user has answered: the whole of it comes from the page."""
     try:
         questions = Questions.from_json(request.POST["questions"])
-        arguments = arguments_from_json(request.POST["sent"])
+        arguments = _arguments_from_json(request.POST["sent"])
     except (ValidationError, ValueError, KeyError):
         return HttpResponse(status=400)
     answers = await sync_to_async(questions.answers)(request.POST)
