@@ -19,6 +19,7 @@ from tests.support import in_django
 from django.contrib.auth.models import User  # isort: skip - after Django is set up
 from django.test import Client  # isort: skip
 
+from mcp_serving.calls.checks import check_users  # isort: skip
 from mcp_serving.calls.models import Call  # isort: skip
 from mcp_serving.calls.statistics import statistics  # isort: skip
 from mcp_serving.calls.writer import _write  # isort: skip
@@ -212,3 +213,11 @@ def test_a_wrong_number_of_days_is_one_clear_line() -> None:
         with override_settings(MCP_SERVING={"CALL_RETENTION_DAYS": value}):
             (problem,) = conf.problems()
         assert problem == f"MCP_SERVING['CALL_RETENTION_DAYS']: {value!r} must be a number of days from 1 to 36500."
+
+
+def test_the_check_names_the_app_that_a_project_without_users_lacks() -> None:
+    assert check_users() == []
+    with override_settings(AUTH_USER_MODEL="nowhere.User"):
+        (error,) = check_users()
+    assert error.id == "mcp_calls.E001"
+    assert "'nowhere.User' that has not been installed. Add 'django.contrib.auth'" in error.msg
