@@ -22,6 +22,7 @@ from bench import (
     mount,
     notifications,
     orm,
+    peers,
     preview,
     relay,
     report,
@@ -42,6 +43,7 @@ PARTS = {
     "shutdown": shutdown.measure,
     "relay": relay.measure,
     "notifications": notifications.measure,
+    "peers": peers.measure,
 }
 
 

@@ -70,13 +70,13 @@ class Ratio:
 
 @dataclass(frozen=True)
 class Row:
-    """One line of the table."""
+    """One line of the table. A side without a figure is None: the case says why."""
 
     part: str
     case: str
     ratio: Ratio | None
-    ours: float
-    theirs: float
+    ours: float | None
+    theirs: float | None
     unit: str
     promise: Promise | None = None
 

@@ -30,7 +30,9 @@ def cells(row: Row) -> tuple[str, ...]:
     )
 
 
-def _number(value: float) -> str:
+def _number(value: float | None) -> str:
+    if value is None:
+        return ""
     if value == int(value) or abs(value) >= 100:
         return f"{value:,.0f}"
     return f"{value:.1f}" if abs(value) >= 10 else f"{value:.2f}" if abs(value) >= 1 else f"{value:.3f}"
@@ -107,6 +109,22 @@ client share the cores.""",
     "notifications": """\
 A process that serves nothing calls `notify_resource_updated`. `subscriptions/listen` streams of 2026-07-28 receive the
 notifications: on four workers on our side, on one worker on the other side.""",
+    "peers": """\
+Other ways to serve MCP from a Django project, against `mcp_serving.MCPServer` behind a `StreamableHTTPHandler`. The
+peers are django-mcpz, django-stateless-mcp, djangorestframework-mcp-server, and FastMCP's application mounted next to
+Django's by hand. Each has an environment of its own with a pinned version, and is set up as its documentation says.
+All environments have the same Django, web servers and SDK. All projects have the same settings, with `DEBUG` off and
+without middleware.
+
+- *tools/call*: the same sync tool returns its argument, over 16 connections. Every peer supports 2026-07-28. A plain
+  async Django view with the same text, and a bare ASGI "hello", show what Django and the web server need without MCP.
+- *Start*: from the start of the process to its first answer.
+- *Open session*: the memory by which the process grows with each session.
+- *SIGTERM*: the signal arrives in the middle of calls of two seconds.
+
+On Daphne, `runmcp` runs our side, and Daphne's own command runs the others. A row without figures says why there are
+none. Run this part on an idle machine: a sync tool runs in a thread, and on a busy machine, the CPU time of its calls
+varied by a factor of two.""",
 }
 
 TEMPLATE = """\

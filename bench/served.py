@@ -60,9 +60,3 @@ def declared_on(server: MCPServer[Any]) -> MCPServer[Any]:
         return "an item"
 
     return server
-
-
-async def hello(scope: Any, receive: Any, send: Any) -> None:
-    """The smallest answer of an ASGI application."""
-    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"5")]})
-    await send({"type": "http.response.body", "body": b"hello"})

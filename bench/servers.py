@@ -21,7 +21,7 @@ _APPLICATIONS = {
     "plain": "bench.mounted:application",
     "django": "bench.mounted:application",
     "bare": "bench.bare:app",
-    "hello": "bench.served:hello",
+    "hello": "bench.peers_projects.hello:application",
 }
 
 
@@ -39,26 +39,39 @@ def serving(web_server: str, side: str, *, json_response: bool = False, folder: 
     with reserved_port() as port:
         command, changes = _command(web_server, side, port)
         changes |= {"BENCH_JSON": str(int(json_response)), "BENCH_CLASS": "ours" if side == "django" else "sdk"}
-        env = environment(TEST_DEBUG="0", **changes)
-        with running(command, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, cwd=folder) as process:
-            wait_until(lambda: _listens(port, process), f"{shlex.join(command)} listens", DEADLINE)
-            yield Served(process, f"http://127.0.0.1:{port}", typed(command, port))
+        with listening(command, port, environment(TEST_DEBUG="0", **changes), folder) as served:
+            yield served
+
+
+@contextmanager
+def listening(command: list[str], port: int, env: dict[str, str], folder: Path = ROOT) -> Iterator[Served]:
+    """A process, once it listens on the port."""
+    with running(command, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, cwd=folder) as process:
+        wait_until(lambda: _listens(port, process), f"{shlex.join(command)} listens", DEADLINE)
+        yield Served(process, f"http://127.0.0.1:{port}", typed(command, port))
+
+
+def uvicorn(application: str, port: int, python: str = sys.executable) -> list[str]:
+    # A connection is idle while the other sides are measured, for longer than uvicorn's default of five seconds.
+    quiet = ["--no-access-log", "--log-level", "warning", "--timeout-keep-alive", "600"]
+    return [python, "-m", "uvicorn", *quiet, "--port", str(port), application]
+
+
+def daphne(application: str, port: int, python: str = sys.executable) -> list[str]:
+    # Without an access log, which a Daphne server has only if it is configured.
+    return [python, "-m", "daphne", "-v", "0", "-b", "127.0.0.1", "-p", str(port), application]
+
+
+RUNMCP = [*MANAGE, "runmcp", "--transport", "http"]
 
 
 def _command(web_server: str, side: str, port: int) -> tuple[list[str], dict[str, str]]:
     if web_server == "uvicorn":
-        # A connection is idle while the other sides are measured, for longer than uvicorn's default of five seconds.
-        quiet = ["--no-access-log", "--log-level", "warning", "--timeout-keep-alive", "600"]
-        return [sys.executable, "-m", "uvicorn", *quiet, "--port", str(port), _APPLICATIONS[side]], {}
+        return uvicorn(_APPLICATIONS[side], port), {}
     if side in ("plain", "django"):
         names = {"SERVER": "bench.mounted.server", "HTTP_SERVER": "bench.mounted.build_daphne"}
-        return [*MANAGE, "runmcp", "--transport", "http"], {
-            "TEST_MCP_SERVING": json.dumps(names),
-            "TEST_ENDPOINTS": tcp(port),
-        }
-    application = {"bare": "bench.bare:for_daphne"}.get(side, _APPLICATIONS[side])
-    # Without an access log, which a Daphne server has only if it is configured.
-    return [sys.executable, "-m", "daphne", "-v", "0", "-b", "127.0.0.1", "-p", str(port), application], {}
+        return RUNMCP, {"TEST_MCP_SERVING": json.dumps(names), "TEST_ENDPOINTS": tcp(port)}
+    return daphne({"bare": "bench.bare:for_daphne"}.get(side, _APPLICATIONS[side]), port), {}
 
 
 def _listens(port: int, process: Process) -> bool:
@@ -70,4 +83,5 @@ def _listens(port: int, process: Process) -> bool:
 
 def typed(command: list[str], port: int | None = None) -> str:
     """A command as one would type it: with ``python``, and port 8000."""
-    return " ".join(shlex.quote({sys.executable: "python", str(port): "8000"}.get(part, part)) for part in command)
+    words = {sys.executable: "python", str(port): "8000"}
+    return " ".join(shlex.quote(words.get(part, part.removeprefix(f"{ROOT}/"))) for part in command)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+import re
 import subprocess
 import sys
 
 import pytest
 
-from bench import report
+from bench import peers, report
 from bench.__main__ import PARTS
 from bench.measuring import Effort, Promise, Ratio, Results, Row, cpu_seconds, in_turns, row
 from bench.plots import CAPTIONS
@@ -52,13 +53,15 @@ LINES = {
         "until the last has it",
     ),
 }
-"""What each part's quick form prints, among others."""
+"""What each part's quick form prints, among others. The peers would have to be installed from PyPI first."""
 
 NEEDED = {"orm": "postgres", "preview": "postgres", "calls": "postgres", "relay": "redis", "notifications": "redis"}
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("part", [pytest.param(part, marks=needs_nginx if part == "relay" else ()) for part in PARTS])
+@pytest.mark.parametrize(
+    "part", [pytest.param(part, marks=needs_nginx if part == "relay" else ()) for part in PARTS if part != "peers"]
+)
 def test_a_quick_run_of_a_part_prints_its_lines_of_the_table_and_what_was_run_on(
     part: str, request: pytest.FixtureRequest
 ) -> None:
@@ -177,3 +180,35 @@ def test_the_page_has_every_part_and_what_was_written_by_hand() -> None:
         assert f"\n## {heading.capitalize()}" in page
     assert report.EXPLAINED.read_text().rstrip() in page
     assert "```console\npython -m django runmcp" in page
+
+
+@pytest.mark.parametrize("name", peers.PEERS)
+def test_each_peer_has_a_project_and_pinned_versions(name: str) -> None:
+    assert (peers.REQUIREMENTS.parent / f"{name}.py").exists()
+    pins = (peers.REQUIREMENTS / f"{name}.txt").read_text().splitlines()
+    assert pins
+    assert all(re.fullmatch(r"[\w-]+==[\d.]+", pin) for pin in pins)
+    assert peers.title_of(name) == pins[0].replace("==", " ")
+
+
+@pytest.mark.parametrize(
+    ("output", "errors"),
+    [
+        (
+            "WARNING: slow\nERROR: No match for x==1\nERROR: Impossible\n",
+            ["ERROR: No match for x==1", "ERROR: Impossible"],
+        ),
+        ("Traceback:\n  File\nValueError: too short\n", ["ValueError: too short"]),
+        ("  │ RuntimeError: not initialized.   │\n  ╰────╯\n", ["RuntimeError: not initialized."]),
+        ("something else\n", ["something else"]),
+        ("", ["no message"]),
+    ],
+)
+def test_the_reason_of_a_peer_that_cannot_serve_is_an_error_of_its_output(output: str, errors: list[str]) -> None:
+    assert peers.errors_in(output) == errors
+
+
+def test_a_row_without_figures_says_why() -> None:
+    reason = Row("peers, Daphne", "a peer does not answer: HTTP/1.1 500", None, None, None, "")
+    page = report.document(Results([reason]), Effort(), minutes=1)
+    assert "|  |  |  |  |  |  | peers, Daphne: a peer does not answer: HTTP/1.1 500 |" in page
