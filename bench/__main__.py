@@ -18,6 +18,7 @@ from functools import partial
 from bench import (
     against,
     calls,
+    growth,
     idle,
     mount,
     notifications,
@@ -44,6 +45,7 @@ PARTS = {
     "relay": relay.measure,
     "notifications": notifications.measure,
     "peers": peers.measure,
+    "growth": growth.measure,
 }
 
 

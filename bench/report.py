@@ -125,6 +125,14 @@ without middleware.
 On Daphne, `runmcp` runs our side, and Daphne's own command runs the others. A row without figures says why there are
 none. Run this part on an idle machine: a sync tool runs in a thread, and on a busy machine, the CPU time of its calls
 varied by a factor of two.""",
+    "growth": """\
+How a call grows. Each point is compared with the first point of its curve: *ours* is the point that is named, *theirs*
+is the first point. Both sides are ours: `mcp_serving.MCPServer`, JSON, clients of 2026-07-28. All connections are in
+use at once: each sends its next call when it has its answer. Four connections list tools, and one fetches results. 16
+connections are shared equally by all workers. *With permissions* means that each tool requires one of ten permissions,
+and that the user has all of them. The server counts its SQL queries: one finds the bearer token and its user, two find
+the permissions of the user and of the groups. A result is a text of so many bytes. The answer is twice as large,
+because the SDK sends the text also as structured content.""",
 }
 
 TEMPLATE = """\

@@ -52,6 +52,14 @@ LINES = {
         "notifications: 100 subscribers on 4 workers, against 1: published, and received by all",
         "until the last has it",
     ),
+    "growth": (
+        "µs of CPU  growth: 200 connections, Daphne, against 1",
+        "calls/s  growth: 200 connections, uvicorn, against 1",
+        "SQL queries  growth: tools/list with 100 tools, with permissions, against 10: each call",
+        "2 of 2 promised ratios are kept",
+        "ms of CPU for 1 MB  growth: a result of 1 MB, against 1 kB",
+        "µs of CPU  growth: 2 workers, against 1 worker",
+    ),
 }
 """What each part's quick form prints, among others. The peers would have to be installed from PyPI first."""
 
