@@ -76,6 +76,7 @@ def main() -> None:
             failed.append(name)
         print(f"{time.monotonic() - started:.0f} s", file=sys.stderr)
     minutes = (time.monotonic() - began) / 60
+    page = "" if options.against else report.document(results, effort, minutes)
     report.show(results.rows)
     summary = "" if options.against else f"{report.summary(results.rows)}\n"
     print(f"\n{summary}{machine()} It took {minutes:.1f} minutes.")
@@ -85,7 +86,7 @@ def main() -> None:
         from bench import plots
 
         plots.draw(results, report.PLOTS)
-        report.DOCUMENT.write_text(report.document(results, effort, minutes))
+        report.DOCUMENT.write_text(page)
 
 
 if __name__ == "__main__":

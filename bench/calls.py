@@ -22,7 +22,7 @@ from bench.servers import typed
 from tests.support.harness import MANAGE, ROOT, call, environment, serving_http
 from tests.support.postgres import PostgreSQL, running_postgresql
 
-ROUNDS = 300
+ROUNDS = 120
 CALLS = 48
 AT_ONCE = 4
 SIDES = ("nothing", "record", "app", "otel")

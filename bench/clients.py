@@ -55,6 +55,10 @@ class Connection(asyncio.Protocol):
         _, connection = await asyncio.get_running_loop().create_connection(cls, host, int(port))
         return connection
 
+    @property
+    def is_open(self) -> bool:
+        return self._transport is not None and not self._transport.is_closing()
+
     async def exchange(self, request: bytes) -> bytes:
         """Send a request; return the whole answer.
 
@@ -67,7 +71,7 @@ class Connection(asyncio.Protocol):
 
     def send(self, request: bytes) -> None:
         """Send a request without waiting for the answer."""
-        if self._transport is None or self._transport.is_closing():
+        if self._transport is None or not self.is_open:
             raise ConnectionResetError("the server has closed the connection")
         self._transport.write(request)
 

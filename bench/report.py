@@ -89,6 +89,13 @@ threads is included.""",
     "sync tool": """\
 A sync tool with one ORM query, against a sync Django view with the same query, on one Daphne process and a private
 PostgreSQL.""",
+    "write tool": """\
+A write tool that saves one row, from its question to its result, on a private PostgreSQL. *With a preview*, the
+question shows what the tool would change.""",
+    "calls": """\
+A sync tool with one query, on a private PostgreSQL. *The record alone* has a receiver of `call_finished` that does
+nothing. *The app that stores it* is `mcp_serving.calls`; the CPU time of its thread is included. *OpenTelemetry* has a
+span for each call, and sends none.""",
     "stdio": """\
 `runmcp`, against the SDK's `run("stdio")` with the same server.""",
     "start": """\
