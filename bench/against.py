@@ -9,10 +9,8 @@ sides. Only the package ``mcp_serving`` differs.
 from __future__ import annotations
 
 import asyncio
-import io
 import subprocess
 import sys
-import tarfile
 import tempfile
 from contextlib import ExitStack
 from pathlib import Path
@@ -48,8 +46,7 @@ def _check_out(commit: str, folder: Path) -> None:
     done = subprocess.run(["git", "archive", commit, PACKAGE], cwd=ROOT, capture_output=True)
     if done.returncode:
         sys.exit(f"--against {commit}: {done.stderr.decode().strip()}")
-    with tarfile.open(fileobj=io.BytesIO(done.stdout)) as archive:
-        archive.extractall(folder, filter="data")
+    subprocess.run(["tar", "--extract", "--directory", str(folder)], input=done.stdout, check=True)
     # "python -m" looks for modules in the working directory first: there, it finds the package of the commit.
     show = [sys.executable, "-c", f"import {PACKAGE}; print({PACKAGE}.__file__)"]
     imported = subprocess.run(show, cwd=folder, env=environment(), capture_output=True, text=True, check=True)
