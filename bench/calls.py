@@ -13,10 +13,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-import re
 import subprocess
 
-from bench.clients import Connection, Load, post
+from bench.clients import Connection, Load, part_of, post
 from bench.measuring import Effort, Promise, Results, cpu_seconds, in_turns, row
 from bench.servers import typed
 from tests.support.harness import MANAGE, ROOT, call, environment, serving_http
@@ -78,7 +77,9 @@ async def _rounds(pid: int, address: str, effort: Effort) -> list[dict[str, floa
         await load.turn(calls)  # warm-up
     rounds = [{side: await turn(side) for side in in_turns(SIDES, number)} for number in range(effort.rounds(ROUNDS))]
     stored = await _number(control, "count")
+    assert stored >= calls * (len(rounds) + 1), "not all calls of the app are stored"
     writing = await _number(control, "writing") / stored * 1000
+    assert writing > 0, "the thread that stores calls has another name"
     for each in rounds:
         each["app"] += writing
     for connection in (control, *connections):
@@ -88,10 +89,7 @@ async def _rounds(pid: int, address: str, effort: Effort) -> list[dict[str, floa
 
 async def _number(control: Connection, tool: str) -> float:
     """What a tool of bench/calls_project.py answers."""
-    answer = await control.exchange(post(call(1, tool, modern=True)))
-    found = re.search(rb"answer: ([\d.e-]+)", answer)
-    assert found is not None, answer
-    return float(found[1])
+    return float(part_of(rb"answer: ([\d.e-]+)", await control.exchange(post(call(1, tool, modern=True)))))
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ import gc
 import json
 import re
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Self
@@ -122,12 +122,21 @@ async def open_connections(address: str, number: int, kind: type[Connection] = C
 async def open_session(connection: Connection, headers: dict[str, str] | None = None) -> str:
     """Open a session as an older client; return its id."""
     answer = await connection.exchange(post(INITIALIZE, headers=headers))
-    found = re.search(rb"(?i)\r\nmcp-session-id: (\S+)\r\n", answer)
-    if found is None:
-        raise RuntimeError(f"no session: {answer!r}")
-    session = found[1].decode()
+    session = part_of(rb"(?i)\r\nmcp-session-id: (\S+)\r\n", answer).decode()
     await connection.exchange(post(INITIALIZED, session, headers=headers))
     return session
+
+
+def part_of(pattern: bytes, answer: bytes) -> bytes:
+    """What the first group of a pattern matches in an answer.
+
+    Raises:
+        RuntimeError: the pattern matches nothing.
+    """
+    found = re.search(pattern, answer)
+    if found is None:
+        raise RuntimeError(f"not the answer: {answer[:1000]!r}")
+    return found[1]
 
 
 @dataclass(frozen=True)
@@ -199,10 +208,17 @@ async def rounds_of(
     requests = max(least, effort.number(requests))
     for load in loads.values():
         await load.turn(2 * requests)
-    return [
-        {side: await loads[side].turn(requests) for side in in_turns(loads, number)}
-        for number in range(effort.rounds(rounds))
-    ]
+    return await turns_of({side: (load, requests) for side, load in loads.items()}, effort.rounds(rounds))
+
+
+async def turns_of(loads: Mapping[str, tuple[Load, int]], rounds: int) -> list[dict[str, Turn]]:
+    """The turns of all sides in each round. Each side has its load, and its number of requests in each round."""
+
+    async def turn(side: str) -> Turn:
+        load, requests = loads[side]
+        return await load.turn(requests)
+
+    return [{side: await turn(side) for side in in_turns(loads, number)} for number in range(rounds)]
 
 
 def rows_of(

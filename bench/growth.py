@@ -10,19 +10,17 @@ from __future__ import annotations
 
 import asyncio
 import json
-import re
 import subprocess
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, NamedTuple
 
-from bench.clients import Connection, Load, Turn, open_connections, post
-from bench.measuring import Effort, Promise, Ratio, Results, Row, allow_descriptors, in_turns, row
+from bench.clients import Connection, Load, Turn, open_connections, part_of, post, rows_of, turns_of
+from bench.measuring import Effort, Promise, Ratio, Results, Row, allow_descriptors, row
 from bench.servers import WEB_SERVERS, Served, serving
 from tests.support import asgi_servers
 from tests.support.harness import MANAGE, MODERN_META, ROOT, call, environment
@@ -46,11 +44,10 @@ SPARE_DESCRIPTORS = 400
 CONSTANT = Promise(1, at_most=True)
 """The number of SQL queries of a call does not depend on the number of tools."""
 UVICORN = ["--no-access-log", "--timeout-keep-alive", "600"]
-COMMAND = "python -m uvicorn --port 8000 --no-access-log --timeout-keep-alive 600"
+COMMAND = " ".join(["python -m uvicorn --port 8000", *UVICORN])
 
 
-@dataclass(frozen=True)
-class Point:
+class Point(NamedTuple):
     """One point of a curve: its load, and the number of requests in each round."""
 
     load: Load
@@ -100,20 +97,12 @@ async def _rounds(points: dict[str, Point], effort: Effort) -> list[dict[str, Tu
     """The turns of all points in each round, after a warm-up."""
     for point in points.values():
         await point.load.turn(point.requests)
-    return [
-        {name: await points[name].load.turn(points[name].requests) for name in in_turns(points, number)}
-        for number in range(effort.rounds(ROUNDS))
-    ]
+    return await turns_of(points, effort.rounds(ROUNDS))
 
 
 def _rows(case: str, rounds: list[dict[str, Turn]], ours: str, theirs: str) -> list[Row]:
-    """The CPU time of a call, and the calls a second, of one point against another."""
-    return [
-        row("growth", case, [{side: turn.cpu_microseconds for side, turn in each.items()} for each in rounds],
-            "µs of CPU", ours=ours, theirs=theirs),
-        row("growth", case, [{side: turn.rate for side, turn in each.items()} for each in rounds],
-            "calls/s", ours=ours, theirs=theirs),
-    ]  # fmt: skip
+    """The CPU time of a call, and the calls a second, of one point against another. Not the slowest answers."""
+    return rows_of("growth", case, rounds, ours=ours, theirs=theirs)[:2]
 
 
 def _medians(rounds: list[dict[str, Turn]], points: dict[str, int]) -> dict[int, tuple[float, float]]:
@@ -203,14 +192,7 @@ async def _queries(point: Point, control: Connection) -> float:
     request = post(call(1, "queries", modern=True))
     await control.exchange(request)
     calls = len((await point.load.turn(point.requests)).latencies)
-    return int(_found(rb"queries (\d+)", await control.exchange(request))) / calls
-
-
-def _found(pattern: bytes, answer: bytes) -> bytes:
-    found = re.search(pattern, answer)
-    if found is None:
-        raise RuntimeError(f"not the answer: {answer[:1000]!r}")
-    return found[1]
+    return int(part_of(rb"queries (\d+)", await control.exchange(request))) / calls
 
 
 # Results
@@ -293,7 +275,7 @@ async def _balanced(address: str, workers: int) -> list[Connection]:
     spare, share = [], AT_ONCE // workers
     for _ in range(MOST_CONNECTIONS):
         connection = await Connection.open(address)
-        mine = by_worker.setdefault(_found(rb"pid (\d+)", await connection.exchange(request)), [])
+        mine = by_worker.setdefault(part_of(rb"pid (\d+)", await connection.exchange(request)), [])
         (mine if len(mine) < share else spare).append(connection)
         if sum(len(each) for each in by_worker.values()) == share * workers:
             break

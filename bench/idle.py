@@ -139,12 +139,13 @@ class Peer:
 
     async def load(self, modern: bool = False) -> Load:
         """Calls of either protocol generation. For older clients, each connection opens a session first."""
-        if not all(connection.is_open for connection in self._calling):
-            self._calling = []  # the server has closed them while many sessions or streams were opened
-        self._calling = self._calling or [await Connection.open(self._served.address) for _ in range(AT_ONCE)]
-        self._requests = self._requests or [
-            post(call(1, "echo", text="round trip"), await open_session(connection)) for connection in self._calling
-        ]
+        # The server may have closed them while many sessions or streams were opened.
+        if not (self._calling and all(connection.is_open for connection in self._calling)):
+            self._calling = [await Connection.open(self._served.address) for _ in range(AT_ONCE)]
+        if not self._requests:
+            self._requests = [
+                post(call(1, "echo", text="round trip"), await open_session(connection)) for connection in self._calling
+            ]
         modern_request = post(call(1, "echo", modern=True, text="round trip"))
         requests = [modern_request] * AT_ONCE if modern else self._requests
         return Load(list(zip(self._calling, requests, strict=True)), b"round trip", [self._served.process.pid])
