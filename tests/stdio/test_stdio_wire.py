@@ -142,14 +142,14 @@ def test_an_idle_server_uses_no_cpu(server: Process) -> None:
         fields = Path(f"/proc/{server.pid}/stat").read_text().rpartition(")")[2].split()
         return int(fields[11]) + int(fields[12])
 
-    def used_in_half_a_second() -> int:
+    def is_idle() -> bool:
         before = ticks()
-        threading.Event().wait(0.5)
-        return ticks() - before
+        threading.Event().wait(1.5)
+        return ticks() - before <= 2
 
     assert is_served(server)
-    # The last of the work for the request above may fall into the first half second.
-    assert min(used_in_half_a_second() for _ in range(3)) <= 1
+    # The last work for the request above may fall into the first of these times.
+    assert any(is_idle() for _ in range(3))
 
 
 # What is counted as unanswered
