@@ -55,8 +55,9 @@ class RateLimit:
         refused = await refusal(self._rate, f"handler at {self._place()}", caller_of(scope), call)
         if refused is None:
             return None
-        reached = self._rate.words
-        logger.info("Refused a request for %.200r: its caller has reached the rate of %s.", scope["path"], reached)
+        logger.info(
+            "Refused a request for %.200r: its caller has reached the rate of %s.", scope["path"], self._rate.words
+        )
         headers = {"retry-after": str(refused.seconds)}
         if request is None:
             return Refusal(refused.status, refused.text, headers=headers)
