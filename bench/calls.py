@@ -4,9 +4,9 @@ OpenTelemetry.
     python -m bench.calls
 
 One Daphne process serves a sync tool with one query, with a private PostgreSQL. The benchmark switches this process
-from one side to the next, many times a minute: the speed of the machine differs less between two short turns. The app
-stores the records of a second at a time, also during the turns of other sides. So the CPU time of its thread is
-measured apart, and added to each call of the app. OpenTelemetry keeps each span and sends none.
+from one side to the next. The turns are short, because the speed of the machine changes within seconds. The app stores
+its records once a second, also during the turns of other sides. So the CPU time of its thread is measured separately,
+divided by the number of stored calls, and added to each call of the app. OpenTelemetry keeps each span and sends none.
 """
 
 from __future__ import annotations

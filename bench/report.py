@@ -90,12 +90,12 @@ threads is included.""",
 A sync tool with one ORM query, against a sync Django view with the same query, on one Daphne process and a private
 PostgreSQL.""",
     "write tool": """\
-A write tool that saves one row, from its question to its result, on a private PostgreSQL. *With a preview*, the
-question shows what the tool would change.""",
+A write tool that saves one row on a private PostgreSQL. Each call has a question that is answered, and a result. *With
+a preview*, the question shows what the tool would change.""",
     "calls": """\
-A sync tool with one query, on a private PostgreSQL. *The record alone* has a receiver of `call_finished` that does
-nothing. *The app that stores it* is `mcp_serving.calls`; the CPU time of its thread is included. *OpenTelemetry* has a
-span for each call, and sends none.""",
+A sync tool with one query, on a private PostgreSQL. *The record alone*: a receiver of `call_finished` that
+does nothing is connected. *The app that stores it* is `mcp_serving.calls`, with the CPU time of its thread.
+*OpenTelemetry*: each call makes a span, and no span is sent.""",
     "stdio": """\
 `runmcp`, against the SDK's `run("stdio")` with the same server.""",
     "start": """\
@@ -129,17 +129,17 @@ without middleware.
 - *Open session*: the memory by which the process grows with each session.
 - *SIGTERM*: the signal arrives in the middle of calls of two seconds.
 
-On Daphne, `runmcp` runs our side, and Daphne's own command runs the others. A row without figures says why there are
-none. Run this part on an idle machine: a sync tool runs in a thread, and on a busy machine, the CPU time of its calls
-varied by a factor of two.""",
+On Daphne, `runmcp` runs our side, and Daphne's own command runs the others. If a peer cannot be measured, its row
+says why. Run this part on an idle machine. A sync tool runs in a thread, and on a busy machine the CPU time of such
+calls varied by a factor of two.""",
     "growth": """\
-How a call grows. Each point is compared with the first point of its curve: *ours* is the point that is named, *theirs*
-is the first point. Both sides are ours: `mcp_serving.MCPServer`, JSON, clients of 2026-07-28. All connections are in
-use at once: each sends its next call when it has its answer. Four connections list tools, and one fetches results. 16
-connections are shared equally by all workers. *With permissions* means that each tool requires one of ten permissions,
-and that the user has all of them. The server counts its SQL queries: one finds the bearer token and its user, two find
-the permissions of the user and of the groups. A result is a text of so many bytes. The answer is twice as large,
-because the SDK sends the text also as structured content.""",
+How the CPU time of a call grows. Both columns measure `mcp_serving.MCPServer`, with JSON and clients of 2026-07-28.
+The column *ours* is the point that the row names. The column *theirs* is the first point of its curve. All connections
+are in use at once: each sends its next call when it has its answer. Four connections list tools, and one fetches
+results. 16 connections are shared equally by all workers. *With permissions* means that each tool requires one of ten
+permissions, and that the user has all of them. The server counts its SQL queries: one query finds the bearer token and
+its user, two queries find the permissions of the user and of the groups. The size of a result is that of its text. The
+answer is twice as large, because the SDK sends the text also as structured content.""",
 }
 
 TEMPLATE = """\
@@ -150,15 +150,15 @@ TEMPLATE = """\
 {machine} It took {minutes} minutes.{quick}
 
 Look at the ratios of CPU time. A ratio is ours divided by theirs. For times and memory, a smaller ratio is better.
-The CPU time of a call is that of all threads and child processes of the server. It does not depend on what else the
-machine does, as throughput and latency do. So a ratio of CPU time can be promised.
+The CPU time of a call is that of all threads and child processes of the server. Other programs on the machine change it
+less than they change throughput and latency. So the promises are about ratios of CPU time.
 
 Both sides of a ratio run at the same time, as processes of their own. They are measured in turns, and one waits while
 the other is measured. The side that is first in one round is last in the next. There are many short rounds, and each
 gives one ratio. The table shows the median of these ratios, the interval in which the true median lies with a
 probability of 95 %, and the median of each side. If the promise is within the interval, the result is *undecided*. The
 client is a process of its own. It prepares its requests in advance, measures the time of each answer, and checks each
-answer. Nothing is measured inside of a server.
+answer. Times are measured outside of the server, except the time of the thread that stores calls.
 
 {plots}
 {sections}

@@ -69,7 +69,7 @@ MODULES = ("django", "daphne", "hypercorn", "mcp_serving", "uvicorn")
 """What ``python -m`` runs in a forked process. ``manage.py`` runs in one, too."""
 
 OWN_IMPORTS = {"TEST_OWN_IMPORTS": "1"}
-"""For the environment of a process that a test asks what it has imported."""
+"""In the environment of a process, this starts it with a new interpreter. For tests of what a process imports."""
 
 MAX_REQUEST = 1 << 20
 PR_SET_CHILD_SUBREAPER = 36
@@ -118,7 +118,7 @@ def _can_be_forked(options: Mapping[str, Any]) -> bool:
 
 
 def _read_at_start(env: Mapping[str, str]) -> dict[str, str]:
-    """The variables that an interpreter reads once, when it starts, and the packages when they are imported."""
+    """The environment variables that are read only once: by an interpreter at its start, by a package at its import."""
     prefixes = ("PYTHON", "LC_", "LANG", "OTEL_")
     return {name: env[name] for name in env if name.startswith(prefixes) and name != "PYTHONPATH"}
 
@@ -191,7 +191,7 @@ class _ForkServer:
 
 
 def adopt_orphans(yes: bool) -> None:
-    """Whether the child processes of a child process that ends become child processes of this one."""
+    """Turn it on or off that this process becomes the parent of processes whose own parent, its child, has ended."""
     if ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, int(yes), 0, 0, 0):
         raise OSError(ctypes.get_errno(), "prctl")
 
@@ -213,8 +213,7 @@ def serve(connection: socket.socket) -> list[str]:
                 return become(json.loads(request), streams)
             os.write(writer, str(child).encode())
             os._exit(0)
-        # From here on the process that waits for the tests is the parent of the child.
-        os.waitpid(between, 0)
+        os.waitpid(between, 0)  # from here on, the process of the tests is the parent of the child
         connection.send(os.read(reader, 32))
         for number in (reader, writer, *streams):
             os.close(number)
@@ -244,7 +243,7 @@ def become(request: dict[str, Any], streams: Sequence[int]) -> list[str]:
 
 
 def opened_again(stream: Any, number: int) -> io.TextIOWrapper:
-    """A standard stream as the interpreter opens it at its start, after another file has got its number."""
+    """A standard stream as the interpreter opens it at its start, after its file descriptor was replaced."""
     writes = number > 0
     unbuffered = writes and stream.write_through  # PYTHONUNBUFFERED
     binary: Any = open(number, "wb" if writes else "rb", buffering=0 if unbuffered else -1, closefd=False)  # noqa: SIM115

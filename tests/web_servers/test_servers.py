@@ -210,7 +210,7 @@ async def be_stopped(clients: Clients, process: Process, notes: Notes) -> Cells:
         "SIGTERM: standing streams end as their protocol says": yes(
             ends[0] == b"" and '"result"' in str(ends[1])  # there, an end that is cut off has no result
         ),
-        "SIGTERM: the process ends after the last answer": yes(took < NOT_HELD_UP),
+        "SIGTERM: the process ends within ten seconds after the last answer": yes(took < NOT_HELD_UP),
         "SIGTERM: exit status": str(status) if status >= 0 else f"{128 - status}",
     }
 
