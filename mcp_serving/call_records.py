@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import fields
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -73,7 +72,7 @@ class RunningCalls:
     """
 
     def __init__(self, server: LowLevelServer[Any]) -> None:
-        self._server = server
+        self._sender = sdk.outer(server)
         self._running: dict[_Call, None] = {}
 
     async def record(
@@ -101,7 +100,7 @@ class RunningCalls:
             return
         del self._running[call]
         try:
-            _publish(call.record(outcome, reason, result), sdk.outer(self._server), call.ctx.params)
+            _publish(call.record(outcome, reason, result), self._sender, call.ctx.params)
         except Exception:  # of the user object, for example
             logging.getLogger(__name__).exception("A call could not be recorded.")
 
@@ -196,12 +195,13 @@ def transport_of(ctx: ServerRequestContext[Any, Any], current: CurrentRequest) -
 
 def _name(params: Mapping[str, Any]) -> str:
     ref = params.get("ref")
-    params = ref if isinstance(ref, Mapping) else params
+    params = ref if isinstance(ref, dict) else params
     return _text(params.get("name") or params.get("uri") or "")
 
 
 def _text(value: object) -> str:
-    return escaped(str(value)[:MAX_TEXT])[:MAX_TEXT]
+    text = str(value)[:MAX_TEXT]
+    return text if text.isprintable() else escaped(text)[:MAX_TEXT]
 
 
 def _size(result: HandlerResult) -> int:
@@ -215,12 +215,12 @@ def _size(result: HandlerResult) -> int:
 
 # Delivery of a record
 
-_FIELDS = [(field.name, f"mcp_{field.name}") for field in fields(CallRecord)]
+_EXTRA = [f"mcp_{field}" for field in CallRecord._fields]
 
 
 def _publish(record: CallRecord, sender: Any, params: Mapping[str, Any] | None) -> None:
     if _lines_are_wanted():
-        extra = {name: getattr(record, field) for field, name in _FIELDS}
+        extra = dict(zip(_EXTRA, record, strict=True))
         extra |= {"mcp_outcome": str(record.outcome), "mcp_started": record.started.isoformat()}
         logger.info(
             "%s %s: %s%s, %.1f ms, user %s, client %s",

@@ -126,7 +126,9 @@ class _Updated:
 def _changed(changes: dict[str, Any]) -> CurrentRequest:
     # dataclasses.replace() takes ten times as long, and each call changes several fields one after another.
     changed = object.__new__(CurrentRequest)
-    vars(changed).update(vars(_current.get()), **changes)
+    fields = vars(changed)
+    fields.update(vars(_current.get()))
+    fields.update(changes)
     return changed
 
 

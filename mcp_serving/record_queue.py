@@ -12,7 +12,9 @@ from contextlib import suppress
 from typing import Generic, TypeVar
 from weakref import WeakSet
 
-from django.db import connections
+from django.db import close_old_connections, connections
+
+from mcp_serving.threads import check_kept_connections
 
 logger = logging.getLogger(__name__)
 
@@ -23,6 +25,9 @@ MAX_WAITING = 10_000
 
 _BATCH = 500
 _RETRY_SECONDS = 2.0
+_IDLE_SECONDS = 60.0
+"""Seconds without an item after which the thread closes its database connections, whatever ``CONN_MAX_AGE`` allows."""
+
 _REPORT_SECONDS = 60.0
 """Seconds between two log lines about dropped items."""
 
@@ -85,7 +90,8 @@ class RecordQueue(Generic[T]):
             left = len(self._items) + self._in_delivery
         self._report_dropped(at_once=True)
         if left:
-            logger.error("%d %s are not delivered at the shutdown, and are lost with the process.", left, self._what)
+            what = self._what.capitalize()
+            logger.error("%s that were not delivered at the shutdown, and are lost with the process: %d.", what, left)
 
     # In the thread
 
@@ -99,18 +105,24 @@ class RecordQueue(Generic[T]):
             else:
                 self._has_failed = False
             finally:
-                connections.close_all()  # the next batch may come much later
+                close_old_connections()
             self._after_delivery()
 
     def _next_batch(self) -> list[T]:
+        if not self._wait_for_items(_IDLE_SECONDS):
+            connections.close_all()
+            self._wait_for_items(None)
+        check_kept_connections()
         with self._changed:
-            while not self._items:
-                self._changed.wait()
             if self._delay:
                 self._changed.wait_for(lambda: self._flushed or len(self._items) >= _BATCH, self._delay)
             batch = [self._items.popleft() for _ in range(min(len(self._items), _BATCH))]
             self._in_delivery = len(batch)
             return batch
+
+    def _wait_for_items(self, seconds: float | None) -> bool:
+        with self._changed:
+            return self._changed.wait_for(lambda: bool(self._items), seconds)
 
     def _put_back(self, batch: list[T], error: BaseException) -> None:
         if not self._has_failed:
@@ -147,7 +159,8 @@ class RecordQueue(Generic[T]):
             if not dropped or not (at_once or now - self._reported_at >= _REPORT_SECONDS):
                 return
             self._dropped, self._reported_at = 0, now
-        logger.error("%d %s were dropped, the oldest first: they could not be delivered in time.", dropped, self._what)
+        what = self._what.capitalize()
+        logger.error("%s that could not be delivered in time, and were dropped, the oldest first: %d.", what, dropped)
 
 
 async def flush_queues(seconds: float) -> None:

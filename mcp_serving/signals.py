@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 from django.dispatch import Signal
 
@@ -31,8 +30,7 @@ class Outcome(StrEnum):
     """A shutdown ended the call."""
 
 
-@dataclass(frozen=True, slots=True)
-class CallRecord:
+class CallRecord(NamedTuple):
     """One finished call of a tool, resource, prompt or completion. Arguments and results are not part of it.
 
     Texts of clients have at most 200 characters, and unprintable characters are escaped.

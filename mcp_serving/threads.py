@@ -83,22 +83,27 @@ class DjangoThreads:
 
 
 class PooledSyncToAsync(DatabaseSyncToAsync):  # type: ignore[misc] # channels.db has no types
-    """``database_sync_to_async`` that checks a connection, kept from an earlier call, when it is first used.
-
-    Unless ``CONN_HEALTH_CHECKS`` is on, Django notices that the database closed a kept connection
-    (``CONN_MAX_AGE``) only when a query fails. A browser's user repeats a failed request; a failed tool call is
-    not repeated.
-    """
+    """``database_sync_to_async`` that checks a connection, kept from an earlier call, when it is first used."""
 
     def thread_handler(self, *args: Any, **kwargs: Any) -> Any:
-        for connection in connections.all(initialized_only=True):
-            connection.health_check_enabled = True  # type: ignore[attr-defined] # not in django-stubs
+        check_kept_connections()
         reset_queries()
         try:
             return super().thread_handler(*args, **kwargs)
         finally:
             close_caches()
             _forget_closed_connections()
+
+
+def check_kept_connections() -> None:
+    """Let Django check each connection of this thread before its next query.
+
+    Unless ``CONN_HEALTH_CHECKS`` is on, Django notices that the database closed a kept connection
+    (``CONN_MAX_AGE``) only when a query fails. A browser's user repeats a failed request; a failed tool call is
+    not repeated.
+    """
+    for connection in connections.all(initialized_only=True):
+        connection.health_check_enabled = True  # type: ignore[attr-defined] # not in django-stubs
 
 
 def _forget_closed_connections() -> None:

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from operator import attrgetter
 from typing import Any
 
+import pydantic_core
 from django.conf import settings
 from django.core.exceptions import ValidationError
 from django.db import DataError, IntegrityError, connections, router, transaction
@@ -77,7 +78,10 @@ _plain = attrgetter(*_PLAIN)
 
 
 class _Insert:
-    """The statement that stores calls. ``bulk_create`` needs four times the CPU time."""
+    """The statement that stores calls. ``bulk_create`` needs four times the CPU time.
+
+    PostgreSQL gets a batch as one JSON text: psycopg would need three times the CPU time for the single values.
+    """
 
     def __init__(self) -> None:
         from mcp_serving.calls.models import Call  # after django.setup()
@@ -86,9 +90,16 @@ class _Insert:
         self._connection = connections[self._database]
         quote = self._connection.ops.quote_name
         fields: list[Any] = [Call._meta.get_field(name) for name in _COLUMNS]
-        columns = ", ".join(quote(field.column) for field in fields)
-        places = ", ".join(["%s"] * len(_COLUMNS))
-        self._sql = f"INSERT INTO {quote(Call._meta.db_table)} ({columns}) VALUES ({places})"
+        columns = [quote(field.column) for field in fields]
+        if self._connection.vendor == "postgresql":
+            self._json_names = [field.column for field in fields]
+            types = [field.db_type(self._connection) for field in fields]
+            typed = ", ".join(map(" ".join, zip(columns, types, strict=True)))
+            values = f"SELECT {', '.join(columns)} FROM json_to_recordset(CAST(%s AS json)) AS batch ({typed})"
+        else:
+            self._json_names = []
+            values = f"VALUES ({', '.join(['%s'] * len(columns))})"
+        self._sql = f"INSERT INTO {quote(Call._meta.db_table)} ({', '.join(columns)}) {values}"
         self._started: Any = Call._meta.get_field("started")
         self._user: Any = Call._meta.get_field("user")
 
@@ -119,7 +130,11 @@ class _Insert:
 
     def execute(self, rows: list[list[Any]]) -> None:
         with transaction.atomic(using=self._database), self._connection.cursor() as cursor:
-            cursor.executemany(self._sql, rows)
+            if self._json_names:
+                batch = [dict(zip(self._json_names, row, strict=True)) for row in rows]
+                cursor.execute(self._sql, [pydantic_core.to_json(batch).decode()])
+            else:
+                cursor.executemany(self._sql, rows)
 
 
 _queue: RecordQueue[tuple[CallRecord, str]] = RecordQueue("records of calls", _write, delay=BATCH_SECONDS)

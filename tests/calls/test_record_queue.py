@@ -7,10 +7,12 @@ import threading
 from collections.abc import Sequence
 
 import pytest
+from django.db import connections
+from django.db.backends.base.base import BaseDatabaseWrapper
 
 from mcp_serving import record_queue
 from mcp_serving.record_queue import RecordQueue
-from tests.support.harness import DEADLINE
+from tests.support.harness import DEADLINE, wait_until
 
 
 def test_while_the_thread_is_held_up_the_oldest_are_dropped_and_their_number_is_logged(
@@ -33,8 +35,9 @@ def test_while_the_thread_is_held_up_the_oldest_are_dropped_and_their_number_is_
     let_go.set()
     asyncio.run(queue.flush(DEADLINE))
     assert delivered == [0, 5, 6, 7]
-    dropped = [int(message.split()[0]) for message in caplog.messages if "numbers were dropped" in message]
-    assert sum(dropped) == 4
+    line = "Numbers that could not be delivered in time, and were dropped, the oldest first: "
+    dropped = [message.removeprefix(line) for message in caplog.messages if message.startswith(line)]
+    assert sum(int(number.removesuffix(".")) for number in dropped) == 4
 
 
 def test_a_batch_that_fails_is_delivered_again_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -70,4 +73,20 @@ def test_a_flush_ends_at_its_deadline(caplog: pytest.LogCaptureFixture) -> None:
     queue.put(1)
     asyncio.run(asyncio.wait_for(queue.flush(0.05), DEADLINE))
     let_go.set()
-    assert "1 numbers are not delivered at the shutdown" in caplog.text
+    assert "Numbers that were not delivered at the shutdown, and are lost with the process: 1." in caplog.text
+
+
+def test_a_thread_that_has_nothing_to_do_closes_its_connections_although_they_may_be_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(record_queue, "_IDLE_SECONDS", 0.05)
+    monkeypatch.setitem(connections.settings["default"], "CONN_MAX_AGE", None)
+    used: list[BaseDatabaseWrapper] = []
+
+    def deliver(_: Sequence[int]) -> None:
+        connection = connections["default"]
+        connection.ensure_connection()
+        used.append(connection)
+
+    RecordQueue("numbers", deliver).put(1)
+    wait_until(lambda: bool(used) and used[0].connection is None, "a closed connection")

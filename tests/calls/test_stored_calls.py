@@ -37,9 +37,10 @@ pytestmark = pytest.mark.process
 class Site:
     """A project with the app, whose database can be made unavailable."""
 
-    def __init__(self, postgres: PostgreSQL, notes: Notes) -> None:
+    def __init__(self, postgres: PostgreSQL, notes: Notes, **options: Any) -> None:
         self._postgres = postgres
         databases = postgres.fresh_databases("default")
+        databases["default"].update(options)
         self._settings = databases["default"]
         self.env = {
             "DJANGO_SETTINGS_MODULE": "tests.project.settings_with_calls",
@@ -160,6 +161,27 @@ def test_while_the_database_is_unavailable_calls_are_answered_and_stored_later(s
         assert process.errors.count("cannot be delivered") == 1
 
 
+def test_a_connection_that_may_be_kept_stores_the_next_calls_and_is_replaced_when_the_database_has_ended_it(
+    postgres: PostgreSQL, notes: Notes
+) -> None:
+    site = Site(postgres, notes, CONN_MAX_AGE=60)
+    of_the_process = "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+    with runmcp(env=site.env) as process:
+        process.send(INITIALIZE, INITIALIZED)
+        process.receive()
+        answered(process, 1)
+        site.stored(1)
+        (connection,) = site.query(of_the_process)
+        answered(process, 2)
+        site.stored(2)
+        assert site.query(of_the_process) == [connection]
+        site.query(f"SELECT pg_terminate_backend({connection[0]})")
+        answered(process, 3)
+        site.stored(3)
+        assert connection not in site.query(of_the_process)
+    assert "cannot be delivered" not in process.errors
+
+
 def test_a_shutdown_without_the_database_is_not_held_up_and_says_how_many_are_lost(site: Site) -> None:
     with runmcp("--shutdown-timeout", "30", env=site.env) as process:
         process.send(INITIALIZE, INITIALIZED)
@@ -169,7 +191,9 @@ def test_a_shutdown_without_the_database_is_not_held_up_and_says_how_many_are_lo
         answered(process, 2)
         process.signal(signal.SIGTERM)
         assert process.wait(20) == 0
-    assert "2 records of calls are not delivered at the shutdown, and are lost with the process." in process.errors
+    assert (
+        "Records of calls that were not delivered at the shutdown, and are lost with the process: 2." in process.errors
+    )
 
 
 def test_a_worker_without_the_tables_says_so_and_answers_its_calls(site: Site) -> None:

@@ -6,7 +6,6 @@ import json
 import re
 import subprocess
 import sys
-from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -16,7 +15,7 @@ from tests.support.documents import DOCS, blocks, environment_of_a_project, mana
 from tests.support.harness import ROOT
 
 PAGE = DOCS / "howto" / "operate.md"
-FIELDS = [field.name for field in fields(CallRecord)]
+FIELDS = list(CallRecord._fields)
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,6 @@ import json
 import os
 import threading
 import time
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +37,7 @@ def note_record(sender: Any, record: Any, **_: Any) -> None:
     thread = threading.current_thread()
     assert thread is not threading.main_thread()
     User.objects.count()  # a receiver may use the ORM
-    note(json.dumps(asdict(record), default=str))
+    note(json.dumps(record._asdict(), default=str))
 
 
 if os.environ.get("TEST_RECORDS", "1") == "1":
