@@ -30,7 +30,7 @@ def configure(options: dict[str, Any], out: Callable[[str], None], note: Callabl
     name = options["name"] or _name(options)
     if not options["write"]:
         out(client.text(name, server).rstrip("\n"))
-        note(f"This belongs into {client.path()}; --write puts it there.")
+        note(f"This belongs in {client.path()}; --write puts it there.")
         if command := client.shell(name, server):
             note(f"The same by a command: {command}")
     else:

@@ -77,7 +77,7 @@ class Access:
         if isinstance(required_scopes, str):
             raise TypeError(f"required_scopes is {required_scopes!r}; it has to be a list of scopes.")
         if required_scopes and isinstance(auth, AuthSettings):
-            raise ValueError("required_scopes belongs into AuthSettings(required_scopes=...).")
+            raise ValueError("required_scopes belongs in AuthSettings(required_scopes=...).")
         if required_scopes and not verifiers:
             raise ValueError("required_scopes needs auth=..., the verifier of the tokens that have them.")
         self.auth_settings = auth if isinstance(auth, AuthSettings) else own_settings

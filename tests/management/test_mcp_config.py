@@ -122,7 +122,7 @@ def test_a_process_is_configured_with_absolute_paths_and_the_user(shop: dict[str
             }
         }
     }
-    assert done.stderr == f"This belongs into {tmp_path}/.cursor/mcp.json; --write puts it there.\n"
+    assert done.stderr == f"This belongs in {tmp_path}/.cursor/mcp.json; --write puts it there.\n"
 
 
 @pytest.mark.process

@@ -134,7 +134,7 @@ CONTRADICTIONS: dict[str, tuple[dict[str, Any], str]] = {
     "a verifier alone": ({"token_verifier": Verifier()}, "alone, it is auth=... itself"),
     "scopes twice": (
         {"auth": auth_settings(), "token_verifier": Verifier(), "required_scopes": ["a"]},
-        r"belongs into AuthSettings\(required_scopes",
+        r"belongs in AuthSettings\(required_scopes",
     ),
     "scopes without tokens": ({"required_scopes": ["a"], "public": True}, "required_scopes needs auth="),
     "scopes as text": ({"auth": Verifier(), "required_scopes": "shop"}, "it has to be a list of scopes"),
