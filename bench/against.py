@@ -65,4 +65,6 @@ async def _calls(web_server: str, json_response: bool, folder: Path, effort: Eff
             rounds = await rounds_of(loads, REQUESTS, ROUNDS, effort, AT_ONCE)
             case = f"{'JSON' if json_response else 'SSE'}, {generation}"
             results.rows += rows_of(f"mount, {web_server}", case, rounds)
+            for load in loads.values():
+                load.close()
         return results

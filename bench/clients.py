@@ -172,6 +172,10 @@ class Load:
         self._expected = expected
         self._pids = pids
 
+    def close(self) -> None:
+        for connection, _ in self._connections:
+            connection.close()
+
     async def turn(self, requests: int) -> Turn:
         latencies: list[float] = []
         with _without_garbage_collection():

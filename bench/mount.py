@@ -43,6 +43,8 @@ async def _compare(web_server: str, json_response: bool, effort: Effort) -> Resu
         for generation in GENERATIONS:
             loads = {side: await load_of(side, each, generation, json_response) for side, each in served.items()}
             results.add(await _rows(loads, f"{'JSON' if json_response else 'SSE'}, {generation}", web_server, effort))
+            for load in loads.values():
+                load.close()
         return results
 
 

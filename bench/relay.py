@@ -96,6 +96,10 @@ async def _compare(
         rounds = await rounds_of(alone, REQUESTS // 4, ROUNDS, effort)
         rows += rows_of("relay", case, rounds, ours="relayed", theirs="local")
         rows += await _costs(case, alone["relayed"], alone["local"], effort.number(REQUESTS) // 2, redis)
+        for load in alone.values():
+            load.close()
+    for load in loads.values():
+        load.close()
     return Results(rows)
 
 
@@ -109,6 +113,8 @@ async def _load(way: str, workers: list[Worker], proxies: dict[str, str], pids: 
         named = {CLIENT: f"client {index}"}
         opening = connection if way == "sticky" else await Connection.open(owner)
         session = await open_session(opening, named)
+        if opening is not connection:
+            opening.close()
         connections.append((connection, post(call(1, "echo", text="round trip"), session, headers=named)))
     return Load(connections, b"round trip", pids)
 
