@@ -61,7 +61,11 @@ class Site:
     def query(self, sql: str) -> list[tuple[Any, ...]]:
         settings = self._settings
         with psycopg.connect(
-            host=settings["HOST"], port=settings["PORT"], user=settings["USER"], dbname=settings["NAME"]
+            host=settings["HOST"],
+            port=settings["PORT"],
+            user=settings["USER"],
+            dbname=settings["NAME"],
+            application_name="tests",
         ) as connection:
             return connection.execute(sql).fetchall()  # type: ignore[call-overload, no-any-return]
 
@@ -165,7 +169,10 @@ def test_a_connection_that_may_be_kept_stores_the_next_calls_and_is_replaced_whe
     postgres: PostgreSQL, notes: Notes
 ) -> None:
     site = Site(postgres, notes, CONN_MAX_AGE=60)
-    of_the_process = "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+    of_the_process = (
+        "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND application_name <> 'tests' "
+        "AND backend_type = 'client backend'"
+    )
     with runmcp(env=site.env) as process:
         process.send(INITIALIZE, INITIALIZED)
         process.receive()
