@@ -16,12 +16,13 @@ from mcp.server.mcpserver import MCPServer
 from mcp.server.mcpserver.utilities.func_metadata import FuncMetadata
 from mcp.server.session import ServerSession
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
-from mcp_types import ToolListChangedNotification
+from mcp.shared.message import SessionMessage
+from mcp_types import JSONRPCRequest, JSONRPCResponse, ToolListChangedNotification, jsonrpc_message_adapter
 from pydantic import AnyHttpUrl
 from starlette.routing import Route
 
 from mcp_serving import sdk
-from tests.support.harness import INITIALIZE, ROOT
+from tests.support.harness import INITIALIZE, MODERN_META, ROOT
 
 
 def test_mcpserver_keeps_its_low_level_server_in_this_private_attribute() -> None:
@@ -82,6 +83,31 @@ def test_the_sdks_application_is_served_without_its_mcp_endpoint() -> None:
         for server in (MCPServer("x"), LowLevelServer("x")):
             assert sdk.http_app(server, options, None).routes == []
             assert callable(server.session_manager.asgi_app)
+
+
+@pytest.mark.parametrize("modern", [True, False], ids=["modern", "legacy"])
+def test_the_sdk_has_a_private_function_to_serve_a_client_of_each_protocol(modern: bool) -> None:
+    opening = jsonrpc_message_adapter.validate_python(
+        {"jsonrpc": "2.0", "id": 1, "method": "server/discover", "params": {"_meta": MODERN_META}}
+        if modern
+        else INITIALIZE
+    )
+    assert isinstance(opening, JSONRPCRequest)
+    answers = []
+
+    async def run() -> None:
+        to_server, requests = anyio.create_memory_object_stream[SessionMessage | Exception](1)
+        responses, from_server = anyio.create_memory_object_stream[SessionMessage](1)
+        async with to_server, from_server, anyio.create_task_group() as group:
+            group.start_soon(sdk.serve_streams, LowLevelServer("x"), opening, requests, responses)
+            await to_server.send(SessionMessage(opening))
+            answers.append((await from_server.receive()).message)
+            to_server.close()
+
+    anyio.run(run)
+    (answer,) = answers
+    assert isinstance(answer, JSONRPCResponse)
+    assert ("protocolVersion" in answer.result) is not modern
 
 
 def test_an_mcpserver_serves_subscriptions_with_the_handler_that_can_end_them() -> None:

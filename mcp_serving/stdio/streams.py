@@ -130,6 +130,11 @@ class Lines:
         self._resume()
 
     @property
+    def has_data(self) -> bool:
+        """Whether a line, or a part of one, has arrived."""
+        return bool(self._buffer)
+
+    @property
     def exhausted(self) -> bool:
         """Whether the client has closed it and all lines were taken."""
         return self.at_end and not self._buffer

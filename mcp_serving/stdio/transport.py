@@ -27,7 +27,7 @@ from mcp_types import (
     RequestId,
 )
 
-from mcp_serving import current_request
+from mcp_serving import current_request, sdk
 from mcp_serving.logs import describe
 from mcp_serving.shutdown.deadline import Deadline
 from mcp_serving.shutdown.in_flight import CANCELLED_SECONDS, InFlightRequest, InFlightRequests
@@ -38,6 +38,9 @@ if TYPE_CHECKING:
     from mcp.server.lowlevel.server import Server as LowLevelServer
 
 logger = logging.getLogger(__name__)
+
+EARLY_MESSAGES = 8
+"""Messages before the client's first request that are kept, as in the SDK. Further ones are dropped."""
 
 
 class StdioTransport:
@@ -54,9 +57,12 @@ class StdioTransport:
         self._serving: asyncio.Task[None] | None = None
 
     def start(self, server: LowLevelServer[Any]) -> None:
-        serving = server.run(self._connection, _Outbound(self._connection), server.create_initialization_options())
-        self._serving = asyncio.create_task(serving, name="MCP over stdio")
+        self._serving = asyncio.create_task(self._serve(server), name="MCP over stdio")
         self._serving.add_done_callback(lambda _: self._connection.on_sdk_ended())
+
+    async def _serve(self, server: LowLevelServer[Any]) -> None:
+        if (opening := await self._connection.first_request()) is not None:
+            await sdk.serve_streams(server, opening, self._connection, _Outbound(self._connection))
 
     async def close(self, deadline: Deadline, share: float) -> None:
         """Stop serving. Calls that still run are cancelled; threads that cannot be cancelled are not waited for."""
@@ -94,7 +100,7 @@ class _State(Enum):
 class _Connection(AsyncResource):
     """Reads the client's messages for the SDK, and writes the SDK's messages.
 
-    It is the ``ReadStream`` that the SDK iterates: a message is read only when the SDK asks for one.
+    It is the ``ReadStream`` that the SDK iterates. A message is read only when the SDK asks for one.
     """
 
     def __init__(self, streams: StandardStreams, in_flight: InFlightRequests, on_end: Callable[[str], None]) -> None:
@@ -105,6 +111,7 @@ class _Connection(AsyncResource):
         self._on_end = on_end
         self._client_requests = _ClientRequests()
         self._server_requests = _ServerRequests()
+        self._early: deque[tuple[Context, SessionMessage]] = deque()
         self._end_of_input = (
             "standard input is /dev/null, where no client can be (a service uses the transport http)"
             if streams.is_null
@@ -116,7 +123,28 @@ class _Connection(AsyncResource):
 
     # Reading
 
+    async def first_request(self) -> JSONRPCRequest | None:
+        """The client's first request; None if the client leaves before.
+
+        ``receive`` returns it again, after the messages that came before it.
+        """
+        early: list[tuple[Context, SessionMessage]] = []
+        async for item in self:
+            request = item.message if isinstance(item.message, JSONRPCRequest) else None
+            if request is not None or len(early) < EARLY_MESSAGES:
+                assert self.last_context is not None
+                early.append((self.last_context, item))
+            if request is not None:
+                self._early.extend(early)
+                return request
+        return None
+
     async def receive(self) -> SessionMessage:
+        if self._early:
+            self.last_context, early = self._early.popleft()
+            return early
+        if self._lines.has_data:
+            await asyncio.sleep(0)  # earlier requests are handled first: their responses may fill the output
         while self._state is not _State.CLOSED:
             if not self._output.has_room.is_set():
                 # The client does not read its responses: no more requests are read until it does.

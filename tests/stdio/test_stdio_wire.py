@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mcp_types import INTERNAL_ERROR, INVALID_REQUEST, PARSE_ERROR
+from mcp_types import INTERNAL_ERROR, INVALID_REQUEST, PARSE_ERROR, UNSUPPORTED_PROTOCOL_VERSION
 
 from tests.support.daphne_limits import resident_memory
 from tests.support.harness import (
@@ -150,6 +150,19 @@ def test_an_idle_server_uses_no_cpu(server: Process) -> None:
     assert is_served(server)
     # The last work for the request above may fall into the first of these times.
     assert any(is_idle() for _ in range(3))
+
+
+@pytest.mark.parametrize("modern", [True, False], ids=["2026-07-28", "2025-11-25"])
+def test_the_first_request_decides_the_protocol_whatever_comes_before_it(modern: bool) -> None:
+    requests = [INITIALIZE, call(1, "immediate", modern=True, text="x")]
+    first, second = reversed(requests) if modern else requests
+    with runmcp() as process:
+        process.send(*[INITIALIZED] * 20, first)
+        assert "result" in process.receive()
+        process.send(second)
+        refusal = UNSUPPORTED_PROTOCOL_VERSION if modern else INVALID_REQUEST
+        assert process.receive()["error"]["code"] == refusal
+        assert ends_at_eof(process)
 
 
 # What is counted as unanswered
