@@ -39,7 +39,7 @@ def message_from(line: bytes) -> JSONRPCMessage:
         message = jsonrpc_message_adapter.validate_json(line, by_name=False)
     except ValueError:
         raise InvalidLineError(_error_for(line)) from None
-    if isinstance(message, JSONRPCNotification) and "id" in pydantic_core.from_json(line):
+    if type(message) is JSONRPCNotification and "id" in pydantic_core.from_json(line):
         # A request with an invalid id, which the SDK takes for a notification: it would never be answered.
         raise InvalidLineError(_error_for(line))
     return message

@@ -223,7 +223,7 @@ class Output:
         self._ready.register(descriptor, select.POLLOUT)
         self._waiting: deque[tuple[memoryview, asyncio.Future[None]]] = deque()
         self._waiting_bytes = 0
-        self._lost: OSError | None = None
+        self._is_closed = False
         self.has_room = asyncio.Event()
         """Set unless the reader has fallen behind."""
         self.has_room.set()
@@ -233,20 +233,19 @@ class Output:
             self._loop.add_reader(descriptor, self._on_readable)
 
     async def write(self, data: bytes) -> None:
-        """Write all of ``data``. If the caller is cancelled, the whole message is written nevertheless.
+        """Return when all of ``data`` is written, or the reader has gone, or after ``close``.
 
-        Raises:
-            OSError: the reader has gone.
+        If the caller is cancelled, the whole message is written nevertheless.
         """
+        if self._is_closed:
+            return
         unwritten = memoryview(data)
-        if self._lost is not None:
-            raise _copy(self._lost)
         if not self._waiting:
             try:
                 unwritten = self._write_what_fits(unwritten)
             except OSError as error:
                 self._lose(error)
-                raise
+                return
             if not unwritten:
                 return
             self._loop.add_writer(self._descriptor, self._pump)
@@ -258,11 +257,22 @@ class Output:
 
     def close(self) -> None:
         """Discard everything that is not written yet."""
-        self._discard(BrokenPipeError(errno.EPIPE, "the output was closed"))
+        if self._is_closed:
+            return
+        self._is_closed = True
+        for _, written in self._waiting:
+            if not written.done():
+                written.set_result(None)
+        self._waiting.clear()
+        self._waiting_bytes = 0
+        self._loop.remove_writer(self._descriptor)
+        if self._watched:
+            self._loop.remove_reader(self._descriptor)
+        self.has_room.set()
 
     def check(self) -> None:
         """Call ``on_lost`` if the reader has gone."""
-        if self._lost is None and self._poll() & (select.POLLERR | select.POLLHUP):
+        if not self._is_closed and self._poll() & (select.POLLERR | select.POLLHUP):
             self._lose(BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE)))
 
     def _write_what_fits(self, data: memoryview) -> memoryview:
@@ -311,28 +321,8 @@ class Output:
         self.check()
 
     def _lose(self, error: OSError) -> None:
-        self._discard(error)
+        self.close()
         self._on_lost(error)
-
-    def _discard(self, error: OSError) -> None:
-        if self._lost is not None:
-            return
-        self._lost = error
-        for _, written in self._waiting:
-            if not written.done():
-                written.set_exception(_copy(error))
-                written.exception()  # marks it as retrieved: the caller may have been cancelled
-        self._waiting.clear()
-        self._waiting_bytes = 0
-        self._loop.remove_writer(self._descriptor)
-        if self._watched:
-            self._loop.remove_reader(self._descriptor)
-        self.has_room.set()
-
-
-def _copy(error: OSError) -> OSError:
-    """A copy of the error for each caller, because an exception object must be raised only once."""
-    return OSError(error.errno, error.strerror)
 
 
 def _is_pipe_or_socket(descriptor: int) -> bool:

@@ -6,7 +6,6 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
 from contextvars import Context, copy_context
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Any, Self
@@ -21,14 +20,12 @@ from mcp_types import (
     INVALID_REQUEST,
     JSONRPCError,
     JSONRPCMessage,
-    JSONRPCNotification,
     JSONRPCRequest,
     JSONRPCResponse,
     RequestId,
 )
 
 from mcp_serving import current_request, sdk
-from mcp_serving.logs import describe
 from mcp_serving.shutdown.deadline import Deadline
 from mcp_serving.shutdown.in_flight import CANCELLED_SECONDS, InFlightRequest, InFlightRequests
 from mcp_serving.stdio.messages import InvalidLineError, error_response, line_from, message_from
@@ -182,7 +179,7 @@ class _Connection(AsyncResource):
         if message.id in self._client_requests:
             await self._refuse(error_response(message.id, INVALID_REQUEST, "A request with this id is in flight."))
             return None
-        request = self._in_flight.open(describe(message.method, message.params))
+        request = self._in_flight.open("a request over stdio")  # until its handler starts, and names it
         self._client_requests.add(message.id, request)
         self.last_context.run(current_request.update, in_flight=request)
 
@@ -202,20 +199,18 @@ class _Connection(AsyncResource):
 
     async def send(self, message: JSONRPCMessage) -> None:
         line = line_from(message)
+        if isinstance(message, JSONRPCResponse | JSONRPCError):
+            await self._output.write(line)
+            self._client_requests.close(message.id)
+            return
         if isinstance(message, JSONRPCRequest):
             self._server_requests.add(message.id, can_be_answered=self._state is _State.OPEN)
-        elif isinstance(message, JSONRPCNotification) and message.method == "notifications/cancelled":
+        elif message.method == "notifications/cancelled":
             self._server_requests.forget(cancelled_request_id_from_params(message.params))
-        await self._write(line)
-        if isinstance(message, JSONRPCResponse | JSONRPCError):
-            self._client_requests.close(message.id)
+        await self._output.write(line)
 
     async def _refuse(self, response: JSONRPCError) -> None:
-        await self._write(line_from(response))
-
-    async def _write(self, line: bytes) -> None:
-        with suppress(OSError):  # the client has gone: _lost was called
-            await self._output.write(line)
+        await self._output.write(line_from(response))
 
     def discard_output(self) -> None:
         """Do not wait any longer for a client that does not read."""
