@@ -3,7 +3,7 @@
     python -m bench.startup
 
 A desktop client starts ``runmcp`` each time. The command must import Django and the SDK in any case. This import
-alone is the other side.
+alone is the other side. All modules have their bytecode, as after an installation.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import json
 import resource
 import subprocess
 import sys
+from tempfile import TemporaryDirectory
 
 from bench.measuring import Effort, Promise, Results, cpu_seconds, in_turns, row
 from bench.servers import typed
@@ -35,16 +36,27 @@ SERVERS = {"an SDK MCPServer": "bench.served.sdk_server", "an mcp_serving.MCPSer
 
 
 def measure(effort: Effort) -> Results:
+    with TemporaryDirectory() as bytecode:
+        return _measure(effort, bytecode)
+
+
+def _measure(effort: Effort, bytecode: str) -> Results:
     results = Results(commands=[typed(command) for command in (SERVE, IMPORT, CHECKED)])
     for kind, server in SERVERS.items():
-        sides = {"ours": (SERVE, 2, server), "theirs": (IMPORT, 1, server)}
+        env = _environment(server, bytecode)
+        sides = {"ours": (SERVE, 2, env), "theirs": (IMPORT, 1, env)}
+        for side in sides.values():
+            _until_lines(*side)  # writes the bytecode
         rounds = [
             {side: _until_lines(*sides[side]) for side in in_turns(sides, number)}
             for number in range(effort.rounds(ROUNDS))
         ]
         case = f"runmcp to its first tools/list, {kind}, against the imports alone"
         results.rows.append(row("start", case, rounds, "s of CPU", promise=FIRST_ANSWER))
-    checks = {"ours": next(iter(SERVERS.values())), "theirs": ""}
+    servers = {"ours": next(iter(SERVERS.values())), "theirs": ""}
+    checks = {side: _environment(server, bytecode) for side, server in servers.items()}
+    for env in checks.values():
+        _until_end(CHECKED, env)
     rounds = [
         {side: _until_end(CHECKED, checks[side]) for side in in_turns(checks, number)}
         for number in range(effort.rounds(ROUNDS))
@@ -53,11 +65,11 @@ def measure(effort: Effort) -> Results:
     return results
 
 
-def _until_lines(command: list[str], number: int, server: str) -> float:
+def _until_lines(command: list[str], number: int, env: dict[str, str]) -> float:
     """Seconds of CPU time until ``number`` lines have arrived. The client's first messages are already waiting."""
     with subprocess.Popen(
         command,
-        env=_environment(server),
+        env=env,
         cwd=ROOT,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -75,15 +87,20 @@ def _until_lines(command: list[str], number: int, server: str) -> float:
     return took
 
 
-def _until_end(command: list[str], server: str) -> float:
+def _until_end(command: list[str], env: dict[str, str]) -> float:
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    subprocess.run(command, env=_environment(server), cwd=ROOT, check=True, capture_output=True)
+    subprocess.run(command, env=env, cwd=ROOT, check=True, capture_output=True)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
-def _environment(server: str) -> dict[str, str]:
-    return environment(DJANGO_SETTINGS_MODULE="bench.startup_settings", BENCH_SERVER=server)
+def _environment(server: str, bytecode: str) -> dict[str, str]:
+    return environment(
+        DJANGO_SETTINGS_MODULE="bench.startup_settings",
+        BENCH_SERVER=server,
+        PYTHONPYCACHEPREFIX=bytecode,
+        PYTHONDONTWRITEBYTECODE="",
+    )
 
 
 if __name__ == "__main__":
