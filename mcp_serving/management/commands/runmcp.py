@@ -16,7 +16,7 @@ from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError
 from django.db import connections
 
-from mcp_serving import checks, conf, errors, loading
+from mcp_serving import checks, conf, errors, garbage, loading
 from mcp_serving.management.base import one_line_errors, unapplied_migrations, user_named
 from mcp_serving.management.process import exit_at_once, open_closed_descriptors, restart
 from mcp_serving.sdk_installation import sdk_problem
@@ -139,7 +139,8 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         with one_line_errors():
-            self._server = self._build(options)
+            with garbage.imports_unvisited():
+                self._server = self._build(options)
             if options["reload"]:
                 self._reload_on_changes(options)
             if self._owns_process:
