@@ -86,7 +86,14 @@ def test_the_sdks_application_is_served_without_its_mcp_endpoint() -> None:
 
 
 @pytest.mark.parametrize("modern", [True, False], ids=["modern", "legacy"])
-def test_the_sdk_has_a_private_function_to_serve_a_client_of_each_protocol(modern: bool) -> None:
+@pytest.mark.parametrize("moved", [True, False], ids=["moved", "found"])
+def test_the_sdk_has_a_private_function_to_serve_a_client_of_each_protocol_and_a_public_one_if_it_moves(
+    moved: bool, modern: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if moved:
+        monkeypatch.setattr(sdk, "_STREAM_FUNCTIONS", ("a_moved_name",))
+    else:
+        monkeypatch.delattr(LowLevelServer, "run")
     opening = jsonrpc_message_adapter.validate_python(
         {"jsonrpc": "2.0", "id": 1, "method": "server/discover", "params": {"_meta": MODERN_META}}
         if modern
