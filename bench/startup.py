@@ -19,7 +19,7 @@ from bench.servers import typed
 from tests.support.harness import INITIALIZE, INITIALIZED, MANAGE, ROOT, environment
 
 ROUNDS = 15
-FIRST_ANSWER = Promise(1.1, at_most=True)
+FIRST_ANSWER = Promise(1.05, at_most=True)
 CHECK = Promise(1.05, at_most=True)
 
 LIST_TOOLS = {"jsonrpc": "2.0", "id": "list", "method": "tools/list"}

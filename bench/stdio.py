@@ -26,7 +26,7 @@ COMMANDS = {
     "ours": [*MANAGE, "runmcp"],
     "theirs": [sys.executable, "-c", "from tests.project.mcp import server; server.run('stdio')"],
 }
-DEPTHS = {1: Promise(1.5), 16: Promise(2.0)}
+DEPTHS = {1: Promise(3.0), 16: Promise(3.0)}
 """Requests in flight at once, and the ratio that is promised."""
 ROUNDS = 25
 CALLS = 400
