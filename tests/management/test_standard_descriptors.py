@@ -7,6 +7,7 @@ import os
 import re
 import shlex
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -71,11 +72,16 @@ def test_with_all_three_closed_stdio_exits_with_1() -> None:
 @COMMANDS
 @pytest.mark.parametrize("apps", ["[]", WITH_DAPHNE["TEST_APPS"]], ids=["without daphne", "with daphne"])
 def test_over_http_closed_descriptors_become_dev_null(command: list[str], apps: str, tmp_path: Path) -> None:
-    socket = tmp_path / "socket"
-    env = environment(TEST_APPS=apps, TEST_ENDPOINTS=json.dumps([f"unix:{socket}"]))
+    path = str(tmp_path / "socket")
+
+    def listens() -> bool:
+        with socket.socket(socket.AF_UNIX) as probe:
+            return probe.connect_ex(path) == 0
+
+    env = environment(TEST_APPS=apps, TEST_ENDPOINTS=json.dumps([f"unix:{path}"]))
     with running(redirected([*command, "--transport", "http"], "<&- >&- 2>&-"), env=env) as process:
-        transport = httpx2.HTTPTransport(uds=str(socket))
-        wait_until(socket.exists, "it listens", timeout=60)
+        transport = httpx2.HTTPTransport(uds=path)
+        wait_until(listens, "it listens", timeout=60)
         with httpx2.Client(transport=transport, timeout=60) as client:
             assert client.get("http://localhost/nothing").status_code == 404
         descriptors = [os.readlink(f"/proc/{process.pid}/fd/{number}") for number in (0, 1, 2)]

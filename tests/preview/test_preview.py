@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -58,19 +59,45 @@ DATABASES = ["sqlite", "postgres", "mariadb"]
 
 @pytest.fixture(params=DATABASES)
 def project(request: pytest.FixtureRequest, tmp_path: Path) -> Project:
-    return prepared(databases_of(request.param, request, tmp_path), tmp_path)
+    return project_with(databases_of(request.param, request, tmp_path), tmp_path)
+
+
+_templates: dict[str, dict[str, dict[str, Any]]] = {}
+"""For each kind of database that can be copied: the settings of the migrated databases with the rows."""
 
 
 def databases_of(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, dict[str, Any]]:
-    if kind == "sqlite":
-        engine = {"ENGINE": "django.db.backends.sqlite3"}
-        return {name: {**engine, "NAME": str(tmp_path / name)} for name in ("default", "archive")}
-    server: PostgreSQL | MariaDB = request.getfixturevalue(kind)
-    return server.fresh_databases("default", "archive")
+    """Django's settings for migrated databases with the rows."""
+    if kind == "mariadb":
+        return prepared(request.getfixturevalue("mariadb").fresh_databases("default", "archive"), tmp_path)
+    server: PostgreSQL | None = request.getfixturevalue("postgres") if kind == "postgres" else None
+    if kind not in _templates:
+        folder = request.getfixturevalue("tmp_path_factory").mktemp("template")
+        empty = sqlite_in(folder) if server is None else server.fresh_databases("default", "archive")
+        _templates[kind] = prepared(empty, folder)
+    template = _templates[kind]
+    if server is not None:
+        return server.copies_of(template)
+    for each in template.values():
+        shutil.copy(each["NAME"], tmp_path)
+    return sqlite_in(tmp_path)
 
 
-def prepared(databases: dict[str, dict[str, Any]], tmp_path: Path) -> Project:
-    """The test project with these databases migrated, and its rows made."""
+def sqlite_in(folder: Path) -> dict[str, dict[str, Any]]:
+    engine = "django.db.backends.sqlite3"
+    return {name: {"ENGINE": engine, "NAME": str(folder / name)} for name in ("default", "archive")}
+
+
+def prepared(databases: dict[str, dict[str, Any]], tmp_path: Path) -> dict[str, dict[str, Any]]:
+    """The databases, once they are migrated and have the rows."""
+    command = [*MANAGE, "shell", "--command", PREPARE]
+    env = environment(**project_with(databases, tmp_path).env)
+    subprocess.run(command, env=env, cwd=ROOT, check=True, capture_output=True)
+    return databases
+
+
+def project_with(databases: dict[str, dict[str, Any]], tmp_path: Path) -> Project:
+    """The test project on these databases."""
     notes, mail = tmp_path / "notes", tmp_path / "mail"
     env = {
         "DJANGO_SETTINGS_MODULE": "tests.project.settings_with_preview",
@@ -78,8 +105,6 @@ def prepared(databases: dict[str, dict[str, Any]], tmp_path: Path) -> Project:
         "TEST_NOTES": str(notes),
         "TEST_MAIL": str(mail),
     }
-    command = [*MANAGE, "shell", "--command", PREPARE]
-    subprocess.run(command, env=environment(**env), cwd=ROOT, check=True, capture_output=True)
     return Project(env, notes, mail)
 
 
@@ -257,8 +282,8 @@ def test_a_database_without_transactions_is_refused_at_the_start_and_by_the_chec
 
 
 def test_a_table_of_mysql_without_transactions_is_refused_at_the_start(tmp_path: Path, mariadb: MariaDB) -> None:
-    databases = mariadb.fresh_databases("default", "archive")
-    project = prepared(databases, tmp_path)
+    databases = prepared(mariadb.fresh_databases("default", "archive"), tmp_path)
+    project = project_with(databases, tmp_path)
     mariadb.execute("CREATE TABLE of_nobody (number int) ENGINE = MyISAM", databases["default"]["NAME"])
     check = [*MANAGE, "check", "--deploy"]
     done = subprocess.run(check, env=environment(**project.env), cwd=ROOT, capture_output=True, text=True)
@@ -280,7 +305,7 @@ def test_with_atomic_requests_the_tool_is_committed_once_and_its_mail_leaves_aft
 ) -> None:
     databases = databases_of(kind, request, tmp_path)
     databases["default"]["ATOMIC_REQUESTS"] = True
-    project = prepared(databases, tmp_path)
+    project = project_with(databases, tmp_path)
     person = Person("decline", "accept", "accept")
 
     async def work() -> None:
@@ -298,7 +323,7 @@ def test_with_atomic_requests_the_tool_is_committed_once_and_its_mail_leaves_aft
 def test_a_serialization_failure_is_reported_and_nothing_is_repeated(tmp_path: Path, postgres: PostgreSQL) -> None:
     databases = postgres.fresh_databases("default", "archive")
     databases["default"]["OPTIONS"] = {"isolation_level": 4}  # psycopg's IsolationLevel.SERIALIZABLE
-    project = prepared(databases, tmp_path)
+    project = project_with(prepared(databases, tmp_path), tmp_path)
     person = Person("accept")
 
     async def work() -> None:
@@ -457,7 +482,7 @@ def test_keys_that_the_database_gives_and_binary_values_are_no_difference(projec
 
 @pytest.mark.parametrize("name", ["save_file", "save_file_for_good"])
 def test_the_name_of_a_file_is_no_difference(tmp_path: Path, request: pytest.FixtureRequest, name: str) -> None:
-    project = prepared(databases_of("sqlite", request, tmp_path), tmp_path)
+    project = project_with(databases_of("sqlite", request, tmp_path), tmp_path)
     person = Person("accept")
 
     async def work() -> None:
@@ -472,7 +497,7 @@ def test_the_name_of_a_file_is_no_difference(tmp_path: Path, request: pytest.Fix
 def test_over_http_the_question_shows_the_changes_and_yes_makes_them(
     tmp_path: Path, request: pytest.FixtureRequest, mode: str
 ) -> None:
-    project = prepared(databases_of("sqlite", request, tmp_path), tmp_path)
+    project = project_with(databases_of("sqlite", request, tmp_path), tmp_path)
     person = Person("decline", "accept")
 
     async def work(url: str) -> None:
@@ -492,7 +517,7 @@ def test_over_http_the_question_shows_the_changes_and_yes_makes_them(
 @pytest.mark.filterwarnings("ignore:resources/subscribe is removed")
 @pytest.mark.parametrize("mode", MODES)
 def test_a_preview_sends_no_notification(tmp_path: Path, request: pytest.FixtureRequest, mode: str) -> None:
-    project = prepared(databases_of("sqlite", request, tmp_path), tmp_path)
+    project = project_with(databases_of("sqlite", request, tmp_path), tmp_path)
     person = Person("decline", "accept")
     uris = ["stock://orders/7", "stock://orders/8"]
     updated: list[str] = []
@@ -526,7 +551,7 @@ def test_a_preview_sends_no_notification(tmp_path: Path, request: pytest.Fixture
 def test_the_state_that_travels_to_the_client_does_not_grow_with_the_changes(
     tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    project = prepared(databases_of("sqlite", request, tmp_path), tmp_path)
+    project = project_with(databases_of("sqlite", request, tmp_path), tmp_path)
 
     async def size(client: Client, case: str) -> int:
         asked = await client.session.call_tool("run_case", {"case": case}, allow_input_required=True)

@@ -63,6 +63,15 @@ class PostgreSQL:
             found[alias] = {**self._settings, "NAME": name}
         return found
 
+    def copies_of(self, databases: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+        """Django's settings for copies of fresh databases, to which nobody is connected."""
+        found = {}
+        for alias, template in databases.items():
+            name = f"fresh_{next(self._numbers)}"
+            self.control.execute(f"CREATE DATABASE {name} TEMPLATE {template['NAME']}")
+            found[alias] = {**template, "NAME": name}
+        return found
+
     @property
     def _settings(self) -> dict[str, Any]:
         return {"ENGINE": "django.db.backends.postgresql", "HOST": "127.0.0.1", "PORT": self.port, "USER": "tests"}
