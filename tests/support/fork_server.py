@@ -23,6 +23,7 @@ import runpy
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -156,7 +157,8 @@ class _ForkServer:
     def _start(self) -> socket.socket:
         ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-        command = [sys.executable, str(Path(__file__)), str(its.fileno())]
+        self._bytecode = tempfile.TemporaryDirectory(prefix="mcp-serving-bytecode-")
+        command = [sys.executable, str(Path(__file__)), str(its.fileno()), self._bytecode.name]
         with its:
             self._process = subprocess.Popen(
                 command, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, pass_fds=[its.fileno()]
@@ -265,6 +267,8 @@ def main() -> list[str]:
     del sys.path[0]  # the folder of this file
     for name in PRELOADED:
         importlib.import_module(name)
+    if sys.dont_write_bytecode:  # otherwise each process would compile the project
+        sys.dont_write_bytecode, sys.pycache_prefix = False, sys.argv[2]
     assert "twisted.internet.reactor" not in sys.modules
     assert threading.active_count() == 1, "only the thread that forks goes on in a forked process"
     connection = socket.socket(fileno=int(sys.argv[1]))
