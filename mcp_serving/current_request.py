@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class CurrentRequest:
     """The URIs that a ``subscriptions/listen`` request subscribes to, and that its user may read."""
     question_round: object = None
     """The round trip of a tool that asks the user; belongs to ``tools.request_state``."""
-    tool_arguments: Mapping[str, Any] = field(default_factory=dict)
+    tool_arguments: Mapping[str, Any] | None = None
     """The arguments of the tool that runs."""
     failures: list[BaseException] | None = None
     """Collects the unexpected exceptions of the handler, for a developer who looks at the console; None elsewhere."""
@@ -69,11 +69,15 @@ class CurrentRequest:
     """True while a tool runs only to show what it would change."""
     held_mail: list[Any] | None = None
     """The mail of such a run, which is not sent."""
+    orm_thread: object = None
+    """The thread for the async ORM of the call; belongs to ``threads``."""
     holds_a_thread: bool = False
     """True within a sync function in the pool, and in code that it calls through ``async_to_sync``."""
 
 
-_OUTSIDE = CurrentRequest()
+_new = object.__new__
+_OUTSIDE = _new(CurrentRequest)
+"""Its defaults are those of the class, so that a copy is made of the changed fields only."""
 
 _current: ContextVar[CurrentRequest] = ContextVar("mcp_serving.current_request", default=_OUTSIDE)
 
@@ -125,10 +129,10 @@ class _Updated:
 
 def _changed(changes: dict[str, Any]) -> CurrentRequest:
     # dataclasses.replace() takes ten times as long, and each call changes several fields one after another.
-    changed = object.__new__(CurrentRequest)
-    fields = vars(changed)
-    fields.update(vars(_current.get()))
-    fields.update(changes)
+    changed = _new(CurrentRequest)
+    fields = changed.__dict__
+    fields |= _current.get().__dict__
+    fields |= changes
     return changed
 
 

@@ -184,7 +184,7 @@ def counted_call() -> str | None:
 
 def _digest() -> str:
     """A digest of the arguments of the running tool. It is computed only when a tool asks; most tools do not."""
-    text = json.dumps(current_request.get().tool_arguments, sort_keys=True, default=repr)
+    text = json.dumps(current_request.get().tool_arguments or {}, sort_keys=True, default=repr)
     return hashlib.sha256(text.encode()).hexdigest()
 
 
