@@ -12,7 +12,8 @@ import inspect
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from functools import cached_property
+from typing import Any, get_args
 
 import pydantic_core
 from asgiref.sync import sync_to_async
@@ -25,7 +26,7 @@ from mcp.server.mcpserver.resources import Resource
 from mcp.server.mcpserver.utilities.func_metadata import ArgModelBase, FuncMetadata
 from mcp.server.mcpserver.utilities.types import Audio, Image
 from mcp_types import CallToolResult, ContentBlock, InputRequiredResult, TextContent
-from pydantic import BaseModel, PrivateAttr, ValidationError
+from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic_core import PydanticSerializationError, SchemaValidator
 
 from mcp_serving import sdk
@@ -40,6 +41,12 @@ SUPPORTED = (
 
 Convert = Callable[[Any], Any]
 
+_PLAIN = frozenset({type(None), bool, int, float, str})
+_BUILTIN = _PLAIN | {bytes, dict}
+_FINAL = (CallToolResult, InputRequiredResult)
+_BLOCKS = get_args(ContentBlock)
+_CONTENT = (*_BLOCKS, Image, Audio)
+
 
 # Django's values as JSON
 
@@ -50,6 +57,8 @@ def plain(value: Any, *, keep_models: bool = False) -> Any:
     Args:
         keep_models: leaves model instances as they are, for a pydantic model that reads their attributes.
     """
+    if type(value) in _PLAIN:
+        return value
     convert = functools.partial(plain, keep_models=keep_models)
     match value:
         case Promise():
@@ -73,6 +82,8 @@ def plain(value: Any, *, keep_models: bool = False) -> Any:
 
 def _may_query(value: Any) -> bool:
     """Whether ``plain(value)`` may query the database, and so needs a thread."""
+    if type(value) in _PLAIN:
+        return False
     if issubclass(type(value), LazyObject | Promise):  # isinstance() would evaluate it
         return True
     match value:
@@ -83,6 +94,11 @@ def _may_query(value: Any) -> bool:
         case list() | tuple() | set() | frozenset():
             return any(map(_may_query, value))
     return isinstance(value, Model | QuerySet | RawQuerySet | Iterator)
+
+
+def _is_one_of(models: tuple[Any, ...], value: Any) -> bool:
+    """``isinstance()``, which runs code of pydantic for each model, without that for the results of most tools."""
+    return type(value) not in _BUILTIN and isinstance(value, models)
 
 
 def _text(value: Any) -> str:
@@ -121,17 +137,33 @@ def _message(value: Any) -> Any:
 # Results of tools
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class _Converted:
     """A result that was converted in the tool's thread."""
 
     result: CallToolResult | InputRequiredResult
 
 
+@dataclass(slots=True)
+class _LastOutput:
+    """The return type of a tool, and its validator."""
+
+    model: Any
+    adapter: TypeAdapter[Any]
+
+
 class ToolMetadata(FuncMetadata):
     """The SDK's description of a tool, which converts results of Django's types, and bounds the errors in arguments."""
 
-    _validator: SchemaValidator | None = PrivateAttr(default=None)
+    # Cached properties, because pydantic takes long to read a private attribute.
+
+    @cached_property
+    def _validator(self) -> SchemaValidator:
+        return fail_fast_validator(self.arg_model)
+
+    @cached_property
+    def _last_output(self) -> _LastOutput:
+        return _LastOutput(self.output_model, sdk.output_adapter(self))
 
     @classmethod
     def of(cls, metadata: FuncMetadata) -> ToolMetadata:
@@ -144,8 +176,6 @@ class ToolMetadata(FuncMetadata):
         )
 
     def validate_arguments(self, arguments_to_validate: dict[str, Any]) -> dict[str, Any]:
-        if self._validator is None:
-            self._validator = fail_fast_validator(self.arg_model)
         arguments = self.pre_parse_json(arguments_to_validate)
         try:
             validated: ArgModelBase = self._validator.validate_python(arguments)
@@ -157,6 +187,8 @@ class ToolMetadata(FuncMetadata):
         """The arguments, after JSON in strings is parsed. A string with too many JSON values stays a string."""
         texts = {name: value for name, value in data.items() if isinstance(value, str)}
         limit = MAX_VALUES // max(len(texts), 1)
+        if max(map(len, texts.values()), default=0) <= limit:  # most calls
+            return super().pre_parse_json(data)
         unparsed = {
             name: text
             for name, text in texts.items()
@@ -169,7 +201,7 @@ class ToolMetadata(FuncMetadata):
 
     def convert_here(self, result: Any) -> _Converted:
         """Convert the result of a tool, in its thread; ``convert_result`` returns it later, in the event loop."""
-        if isinstance(result, CallToolResult | InputRequiredResult):
+        if _is_one_of(_FINAL, result):
             return _Converted(super().convert_result(result))
         if self.output_model is None or self.output_schema is None:
             return _Converted(CallToolResult(content=_content(plain(result))))
@@ -187,7 +219,10 @@ class ToolMetadata(FuncMetadata):
             return self._validated(plain(value))  # the return type is str, or says nothing of models
 
     def _validated(self, value: Any) -> dict[str, Any]:
-        adapter = sdk.output_adapter(self)
+        last = self._last_output
+        if last.model is not self.output_model:  # the field may be assigned anew
+            last.model, last.adapter = self.output_model, sdk.output_adapter(self)
+        adapter = last.adapter
         if self.wrap_output:
             value = {"result": value}
         validated = adapter.validate_python(value, by_alias=True, by_name=True, from_attributes=True)
@@ -200,7 +235,7 @@ class ToolMetadata(FuncMetadata):
 def _has_content(value: Any) -> bool:
     if isinstance(value, list):
         return any(map(_has_content, value))
-    return isinstance(value, ContentBlock | Image | Audio)
+    return _is_one_of(_CONTENT, value)
 
 
 def _content(value: Any) -> list[ContentBlock]:
@@ -214,7 +249,7 @@ def _content(value: Any) -> list[ContentBlock]:
             return [value.to_audio_content()]
         case list() if _has_content(value):
             return [block for each in value for block in _content(each)]
-    return [value] if isinstance(value, ContentBlock) else [TextContent(type="text", text=_text(value))]
+    return [value] if _is_one_of(_BLOCKS, value) else [TextContent(type="text", text=_text(value))]
 
 
 # Where results are converted

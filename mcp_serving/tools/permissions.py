@@ -57,7 +57,7 @@ class Permissions:
                 the time of the response would tell the one from the other.
         """
         if exists:
-            return name in await self.allowed([name])
+            return name not in self._required or name in await self.allowed([name])
         permission = next((each for each in self._required.values() if not callable(each)), None)
         if permission is not None and current_request.get().mcp_context is not None:
             await self._granted(get_user(), {0: permission})
