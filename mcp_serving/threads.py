@@ -11,12 +11,13 @@ from __future__ import annotations
 import functools
 import inspect
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
-from contextlib import asynccontextmanager
+from contextlib import AbstractContextManager, nullcontext
+from contextvars import Context, ContextVar
 from typing import Any, ParamSpec, TypeVar
 
-from asgiref.sync import SyncToAsync, ThreadSensitiveContext
+from asgiref.sync import AsyncToSync, SyncToAsync, ThreadSensitiveContext
 from channels.db import DatabaseSyncToAsync
 from django.core.cache import close_caches
 from django.db import connections, reset_queries, transaction
@@ -165,33 +166,68 @@ def is_async(function: Callable[..., Any]) -> bool:
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004
 
 
-@asynccontextmanager
-async def async_orm_thread() -> AsyncIterator[None]:
+def async_orm_thread() -> AbstractContextManager[object]:
     """Give the async ORM a thread for this call alone: a slow query of another call does not delay it."""
-    if current_request.get().in_callers_thread:
-        yield
-        return
-    thread = _LazyThread()
-    try:
-        async with ThreadSensitiveContext(executor=thread):
-            yield
-    finally:
-        thread.end()
+    return nullcontext() if current_request.get().in_callers_thread else _CallThread()
 
 
-class _LazyThread(Executor):
-    """An executor of one thread, which starts with the first function that is submitted."""
+class _CallThread:
+    """The thread in which the async ORM runs for the length of a block. It starts when it is first used."""
 
     def __init__(self) -> None:
         self._thread: ThreadPoolExecutor | None = None
+        self._has_ended = False
+
+    def __enter__(self) -> None:
+        self._current = current_request.updated(orm_thread=self)
+        self._current.__enter__()
+        self._token = SyncToAsync.thread_sensitive_context.set(_BY_CALL)
+        # asgiref prefers the thread that waits in async_to_sync(), if this code was called through it.
+        waits = _waiting_thread is None or _waiting_thread.get(None) is not None
+        self._waiting = getattr(AsyncToSync.executors, "current", None) if waits else None
+        if self._waiting is not None:
+            AsyncToSync.executors.current = None
+
+    def __exit__(self, *_: object) -> None:
+        if self._waiting is not None:
+            AsyncToSync.executors.current = self._waiting
+        SyncToAsync.thread_sensitive_context.reset(self._token)
+        self._current.__exit__(None, None, None)
+        del self._current  # with a reference to each other, only the garbage collector would free both
+        self._has_ended = True
+        if self._thread is not None:
+            # Close its connections and end it, without waiting for a function that still runs.
+            self._thread.submit(connections.close_all)
+            self._thread.shutdown(wait=False)
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        if self._has_ended:
+            raise RuntimeError("A task has used the async ORM after the end of the call that started it.")
         if self._thread is None:
             self._thread = ThreadPoolExecutor(1, thread_name_prefix="mcp-serving-call")
         return self._thread.submit(fn, *args, **kwargs)
 
-    def end(self) -> None:
-        """Close the connections of the thread and end it, without waiting for a function that still runs."""
-        if self._thread is not None:
-            self._thread.submit(connections.close_all)
-            self._thread.shutdown(wait=False)
+
+class _ThreadOfCall(Executor):
+    """Runs each function in the thread of the call that submits it."""
+
+    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        thread = current_request.get().orm_thread
+        assert isinstance(thread, _CallThread)
+        return thread.submit(fn, *args, **kwargs)
+
+
+# One context of asgiref for all calls: to enter a context with an executor costs a tenth of a short call.
+_BY_CALL = ThreadSensitiveContext()
+SyncToAsync.context_to_thread_executor[_BY_CALL] = _ThreadOfCall()
+
+
+def _variable_of_waiting_thread() -> ContextVar[Any] | None:
+    """The context variable in which asgiref keeps ``AsyncToSync.executors``, which is slow to read; None if unknown."""
+    context = Context()
+    context.run(setattr, AsyncToSync.executors, "current", None)
+    variables = list(context)
+    return variables[0] if len(variables) == 1 else None
+
+
+_waiting_thread = _variable_of_waiting_thread()

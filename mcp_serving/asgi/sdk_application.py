@@ -87,7 +87,7 @@ class SDKApplication:
     async def serve_other_route(self, route: Route, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a request for one of ``routes``, wherever the routes are mounted."""
         scope = {**scope, "root_path": _root_path(scope["path"], route)}
-        async with async_orm_thread():
+        with async_orm_thread():
             await self.other_routes(scope, receive, send)
 
     @asynccontextmanager

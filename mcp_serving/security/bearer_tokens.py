@@ -103,7 +103,7 @@ class BearerTokens:
         failed = False
         for verifier in self._verifiers:
             try:
-                async with async_orm_thread():  # for the async ORM, in the verifier too
+                with async_orm_thread():  # for the async ORM, in the verifier too
                     if (caller := await self._verified(verifier, text, resource)) is not None:
                         return caller
             except Exception:

@@ -174,11 +174,13 @@ class PermissionCheckingServer(SDKMCPServer[LifespanResultT]):
         ctx = request_state.with_contents(ctx)
         # Restored afterwards: a client in the same process runs its request in the task of the tool that uses it.
         first_round = request_state.Round(check_access=self._check_access)
-        with current_request.updated(mcp_context=ctx, local_user=fresh, question_round=first_round):
-            async with async_orm_thread():
-                result = await call_next(ctx)
-                await request_state.store_question(self._threads)
-                return result
+        with (
+            current_request.updated(mcp_context=ctx, local_user=fresh, question_round=first_round),
+            async_orm_thread(),
+        ):
+            result = await call_next(ctx)
+            await request_state.store_question(self._threads)
+            return result
 
     async def _check_access(self, tool: str) -> None:
         """Refuse a tool, right before it runs, to a user who has lost the permission.

@@ -126,7 +126,7 @@ def missing_entries(scope: Scope) -> list[str]:
 
 async def _user(label: str, key: str) -> Any:
     model: Any = apps.get_model(label)
-    async with async_orm_thread():
+    with async_orm_thread():
         try:
             return await model._base_manager.aget(pk=key)
         except model.DoesNotExist:

@@ -7,7 +7,7 @@ from collections.abc import Coroutine
 from typing import Annotated, Any
 
 import pytest
-from asgiref.sync import async_to_sync
+from asgiref.sync import async_to_sync, sync_to_async
 from mcp import Client
 from mcp.server.mcpserver import Context, Resolve
 from mcp_types import ElicitResult
@@ -16,7 +16,9 @@ from tests.support import in_django
 from tests.support.harness import DEADLINE
 
 from mcp_serving import MCPServer, current_request  # isort: skip - after Django is set up
+from mcp_serving import threads  # isort: skip
 from mcp_serving.testing import Answers, client  # isort: skip
+from mcp_serving.threads import async_orm_thread  # isort: skip
 
 assert in_django
 
@@ -217,3 +219,54 @@ def test_while_all_threads_are_busy_async_tools_are_listed_and_called_and_confir
 
     with current_request.updated(local_user=clerk):
         run(talk())
+
+
+async def orm_threads() -> list[int]:
+    """Where the async ORM runs: in a call, in a task of the call, in a call within the call, and in the first again."""
+    in_call = sync_to_async(threading.get_ident)
+    threads_used = [await in_call(), await asyncio.create_task(in_call())]
+    with async_orm_thread():
+        threads_used.append(await in_call())
+    return [*threads_used, await in_call()]
+
+
+@pytest.mark.parametrize("through_sync_code", [False, True])
+def test_the_async_orm_of_each_call_has_its_own_thread(through_sync_code: bool) -> None:
+    async def call() -> list[int]:
+        before = await sync_to_async(threading.get_ident)()
+        with async_orm_thread():
+            used = await orm_threads()
+        assert await sync_to_async(threading.get_ident)() == before
+        return used
+
+    async def calls() -> list[list[int]]:
+        return await asyncio.gather(call(), call())
+
+    one, other = async_to_sync(calls)() if through_sync_code else asyncio.run(calls())
+    assert one[0] == one[1] == one[3]
+    assert other[0] == other[1] == other[3]
+    assert len({one[0], other[0], threading.get_ident()}) == 3
+    assert one[2] != one[0]
+    assert other[2] != other[0]
+
+
+def test_a_task_that_outlives_its_call_cannot_use_the_async_orm() -> None:
+    async def run() -> None:
+        ended = asyncio.Event()
+
+        async def later() -> int:
+            await ended.wait()
+            return await sync_to_async(threading.get_ident)()
+
+        with async_orm_thread():
+            task = asyncio.create_task(later())
+        ended.set()
+        with pytest.raises(RuntimeError, match="after the end of the call"):
+            await task
+
+    asyncio.run(run())
+
+
+def test_asgiref_keeps_the_waiting_thread_in_one_context_variable() -> None:
+    """Otherwise each call looks for it in the slow way."""
+    assert threads._waiting_thread is not None
