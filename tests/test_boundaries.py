@@ -38,6 +38,7 @@ LAYERS = [
         "signals",
         "instruments",
         "record_queue",
+        "shared_timer",
         "shutdown",
     },
 ]

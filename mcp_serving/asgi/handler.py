@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -157,7 +157,7 @@ class StreamableHTTPHandler:
     @property
     def session_count(self) -> int:
         """How many sessions of clients up to 2025-11-25 are open in the running event loop."""
-        started: SDKApplication | None = Runtime.of(self._server).running_service(self)
+        started = self._running()
         return started.session_count if started is not None else 0
 
     @property
@@ -226,25 +226,24 @@ class StreamableHTTPHandler:
                 await _NOT_FOUND(scope, receive, send)
                 return
             lifecycle.install_shutdown_hook()
-            app = RequestTrackingMiddleware(app, Runtime.of(self._server).in_flight)
+            app = RequestTrackingMiddleware(app, Runtime.of(self._server).in_flight).serve_http
             # httptools leaves whitespace around the values, and the SDK compares values with the message.
             scope = {**scope, "headers": [(name, value.strip(b" \t")) for name, value in scope["headers"]]}
         await app(scope, receive, send)
 
-    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+    def _serve(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         if refusal := self._refusal(scope):
-            await refusal(scope, receive, send)
-        elif page.is_wanted(scope):
-            await self.access.serve(self._serve_page, scope, receive, page.with_login(scope, send))
-        else:
-            await self.access.serve(self._serve_admitted, scope, receive, send)
+            return refusal(scope, receive, send)
+        if page.is_wanted(scope):
+            return self.access.serve(self._serve_page, scope, receive, page.with_login(scope, send))
+        return self.access.serve(self._serve_admitted, scope, receive, send)
 
     async def _serve_page(self, scope: Scope, receive: Receive, send: Send) -> None:
         callers = self.access.callers
         await page.page_about(self._server, scope, needs_token=callers.with_token)(scope, receive, send)
 
     async def _serve_admitted(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if (started := await self._started()) is None:
+        if (started := self._running() or await self._started()) is None:
             await _NOT_STARTED(scope, receive, send)
         else:
             await _serve_mcp(started.mcp_endpoint, scope, receive, send)
@@ -267,7 +266,7 @@ class StreamableHTTPHandler:
 
     async def _serve_other_route(self, route: Route, scope: Scope, receive: Receive, send: Send) -> None:
         async def serve(scope: Scope, receive: Receive, send: Send) -> None:
-            if (started := await self._started()) is None:
+            if (started := self._running() or await self._started()) is None:
                 await _NOT_STARTED(scope, receive, send)
                 return
             await started.serve_other_route(route, scope, receive, send)
@@ -284,7 +283,7 @@ class StreamableHTTPHandler:
         await self._tracked(serve, scope, receive, send)
 
     async def _serve_relayed(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if (started := await self._started()) is None:
+        if (started := self._running() or await self._started()) is None:
             await _NOT_STARTED(scope, receive, send)
         else:
             await _serve_mcp(started.sessions.serve_relayed, scope, receive, send)
@@ -301,11 +300,13 @@ class StreamableHTTPHandler:
         await runtime.open()
         return await runtime.start_service(self, self._run)
 
-    async def _started(self) -> SDKApplication | None:
-        """The SDK's application, started if necessary; None if it cannot be started now, which is logged once."""
+    def _running(self) -> SDKApplication | None:
+        """The SDK's application, if it is started in the running event loop."""
         started: SDKApplication | None = Runtime.of(self._server).running_service(self)
-        if started is not None:
-            return started
+        return started
+
+    async def _started(self) -> SDKApplication | None:
+        """The SDK's application, which is started now; None if it cannot be started, which is logged once."""
         try:
             started = await self.start()
         except Exception:
@@ -336,13 +337,12 @@ class StreamableHTTPHandler:
         return Relay(layer, serve, self.place, application.max_body_size)
 
 
-async def _serve_mcp(app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
+def _serve_mcp(app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
     """Let the SDK answer: a POST is a call, and a GET opens a stream."""
     request = http_request(scope)
     assert request is not None
     if scope["method"] == "POST":
-        await request.run_call(app, scope, receive, send)
-        return
+        return request.run_call(app, scope, receive, send)
     if scope["method"] == "GET":
         request.in_flight.become_stream(lifetime=remaining_lifetime())
-    await app(scope, receive, send)
+    return app(scope, receive, send)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from mcp_types import JSONRPCRequest, jsonrpc_message_adapter
@@ -44,10 +44,13 @@ class RequestChecks:
         self._checks = checks
         self._max_body_size = max_body_size
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         checks = [check for check in self._checks if check.concerns(scope)]
+        return self._serve_checked(checks, scope, receive, send) if checks else self._app(scope, receive, send)
+
+    async def _serve_checked(self, checks: Sequence[RequestCheck], scope: Scope, receive: Receive, send: Send) -> None:
         request = None
-        if checks and scope["method"] == "POST":
+        if scope["method"] == "POST":
             body = await read_body(receive, self._max_body_size)
             if body is None:  # or the client has left, and nobody reads the answer
                 await TOO_LARGE(scope, receive, send)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from django.conf import settings
@@ -125,11 +125,13 @@ class Access:
 
     # One request
 
-    async def serve(self, app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
+    def serve(self, app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         """Let ``app`` answer in the name of the caller, or refuse the request before anything of it is parsed."""
         if self._public or not self.is_configured:
-            await app(scope, receive, send)
-            return
+            return app(scope, receive, send)
+        return self._serve_admitted(app, scope, receive, send)
+
+    async def _serve_admitted(self, app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             admitted = await self._admit(scope)
         except VerifierFailed:

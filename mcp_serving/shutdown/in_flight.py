@@ -6,9 +6,15 @@ import asyncio
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from enum import Enum, auto
+from functools import cache
 from typing import Any, Protocol
 
 import anyio
+
+from mcp_serving.shared_timer import SharedTimer
+
+UNANSWERED_SECONDS = 0.05
+"""Most calls are answered within this time. The client of any other call is watched, in case it leaves."""
 
 CANCELLED_SECONDS = 0.1
 """Seconds that a cancelled task has to end. Then the shutdown goes on without it."""
@@ -167,6 +173,12 @@ class InFlightRequest:
         self._requests.close(self)
 
 
+@cache
+def _scope_class() -> type[anyio.CancelScope]:
+    """The cancel scopes of asyncio. To look them up for each handler takes longer than the rest of its scope."""
+    return type(anyio.CancelScope())
+
+
 class _RunningHandler:
     """The MCP handler of a request and its task, for the length of a block."""
 
@@ -174,7 +186,7 @@ class _RunningHandler:
 
     def __init__(self, request: InFlightRequest) -> None:
         self._request = request
-        self.scope = anyio.CancelScope()
+        self.scope = _scope_class()()
         self.task = asyncio.current_task()
 
     def __enter__(self) -> None:
@@ -207,6 +219,8 @@ class InFlightRequests:
         """The number of responses that a shutdown has abandoned because their clients had stopped reading."""
         self.handled: set[InFlightRequest] = set()
         """The requests whose MCP handler runs. In a session, it continues after its client has left."""
+        self.unanswered = SharedTimer(UNANSWERED_SECONDS)
+        """For requests that are not answered at once."""
         self._open: dict[InFlightRequest, None] = {}
         self._calls: set[InFlightRequest] = set()
         self._asking: set[InFlightRequest] = set()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextvars import Context, copy_context
 from enum import Enum, auto
 from typing import TYPE_CHECKING, ClassVar
 
@@ -14,10 +15,8 @@ from mcp_serving.shutdown.in_flight import State
 if TYPE_CHECKING:
     from starlette.types import Message, Receive
 
+    from mcp_serving.shared_timer import SharedTimer
     from mcp_serving.shutdown.in_flight import InFlightRequest
-
-WATCH_AFTER = 0.05
-"""Seconds until a task waits for the client of a call to leave. Most calls are answered before."""
 
 
 class ClientMessages:
@@ -79,11 +78,12 @@ class HTTPMessages(ClientMessages):
 
     disconnected: ClassVar[Message] = {"type": "http.disconnect"}
 
-    def __init__(self, receive: Receive, in_flight: InFlightRequest) -> None:
+    def __init__(self, receive: Receive, in_flight: InFlightRequest, unanswered: SharedTimer) -> None:
         super().__init__(receive, in_flight)
         self.watch = Watch.READER
+        self._unanswered = unanswered
         self._on_left: Callable[[Watch], Awaitable[None]] | None = None
-        self._timer: asyncio.TimerHandle | None = None
+        self._context: Context | None = None
         self._task: asyncio.Task[None] | None = None
 
     def start_watching(self, on_left: Callable[[Watch], Awaitable[None]]) -> None:
@@ -93,8 +93,9 @@ class HTTPMessages(ClientMessages):
     def stop_watching(self) -> None:
         """Do not call ``on_left`` any more."""
         self._on_left = None
-        if self._timer is not None:
-            self._timer.cancel()
+        if self._context is not None:
+            self._context = None
+            self._unanswered.discard(self)
         if self._task is not None:
             self._task.cancel()
 
@@ -112,13 +113,16 @@ class HTTPMessages(ClientMessages):
         elif self.watch is Watch.READER and not message.get("more_body", False):
             self.watch = Watch.NOBODY
             if self._on_left is not None:
-                self._timer = asyncio.get_running_loop().call_later(WATCH_AFTER, self._watch)
+                self._context = copy_context()
+                self._unanswered.add(self)
         return message
 
-    def _watch(self) -> None:
+    def on_time(self) -> None:
+        """The call takes longer than most: a task waits for its client to leave."""
         if self.watch is Watch.NOBODY:
             self.watch = Watch.TASK
-            self._task = asyncio.ensure_future(self._until_client_leaves())
+            leaves = self._until_client_leaves()
+            self._task = asyncio.get_running_loop().create_task(leaves, context=self._context)
 
     async def _until_client_leaves(self) -> None:
         while (await self._receive())["type"] != "http.disconnect":

@@ -52,13 +52,14 @@ class RequestTrackingMiddleware:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
-            await self._serve_http(scope, receive, send)
+            await self.serve_http(scope, receive, send)
         elif scope["type"] == "websocket":
             await self._serve_websocket(scope, receive, send)
         else:
             await self._app(scope, receive, send)
 
-    async def _serve_http(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def serve_http(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve an HTTP request."""
         if self._in_flight.draining:
             allowed = await draining.belongs_to_a_call(scope, receive)
             # Without a call in flight, it would start again what the shutdown closes.
@@ -146,7 +147,7 @@ class HTTPRequest:
         self._call: asyncio.Task[object] | None = None
         self._wait_cancelled = False
         self.in_flight = in_flight.open(f"{escaped(scope['method'][:20])} {scope['path'][:100]!r}", connection=self)
-        self.client = HTTPMessages(receive, self.in_flight)
+        self.client = HTTPMessages(receive, self.in_flight, in_flight.unanswered)
         self.response = ResponseSender(scope["method"], send, self.in_flight)
 
     def close(self) -> None:

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 from mcp_serving.web_servers.responses import Refusal
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable
+
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 MAX_VALUES = 100_000
@@ -65,16 +67,18 @@ class ValueLimitMiddleware:
         self._max_body_size = max_body_size
         self._max_values = max(MAX_VALUES, max_body_size // BYTES_PER_VALUE)
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         length = _content_length(scope)
         # Each value and its separator take at least two bytes. So the body of most requests need not be read here.
         if scope["method"] != "POST" or length <= 2 * MAX_OTHER_VALUES:
-            await self._app(scope, receive, send)
-        elif self._max_body_size < length < math.inf:
-            await TOO_LARGE(scope, receive, send)
-        else:
-            app, receive = await self._app_for_body(receive)
-            await app(scope, receive, send)
+            return self._app(scope, receive, send)
+        if self._max_body_size < length < math.inf:
+            return TOO_LARGE(scope, receive, send)
+        return self._serve_with_body(scope, receive, send)
+
+    async def _serve_with_body(self, scope: Scope, receive: Receive, send: Send) -> None:
+        app, receive = await self._app_for_body(receive)
+        await app(scope, receive, send)
 
     async def _app_for_body(self, receive: Receive) -> tuple[ASGIApp, Receive]:
         """The application that answers a request with this body, and its ``receive``; the body itself is not kept."""
