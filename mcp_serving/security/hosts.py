@@ -23,7 +23,8 @@ def refusal(scope: Scope, *, any_origin: bool = False) -> Refusal | None:
     """Why this request is refused; None if it may pass. With ``any_origin``, its Host alone counts."""
     try:
         if (alone := _host_alone(scope)) is not None:
-            _must_be_allowed(alone, tuple(settings.ALLOWED_HOSTS), settings.DEBUG)
+            allowed = tuple(settings.ALLOWED_HOSTS)
+            _must_be_allowed(alone, allowed, not allowed and settings.DEBUG)
             return None
         request = _ScopeRequest(scope)
         host = request.get_host()
@@ -49,15 +50,19 @@ def _host_alone(scope: Scope) -> bytes | None:
     """The one Host header, where nothing else of the request takes part in the decision; most are such."""
     if settings.USE_X_FORWARDED_HOST:
         return None
-    deciding = [(name.lower(), value) for name, value in scope["headers"] if name.lower() in (b"host", b"origin")]
-    return deciding[0][1] if len(deciding) == 1 and deciding[0][0] == b"host" else None
+    names = [name for name, _ in scope["headers"]]
+    if names.count(b"host") != 1 or b"origin" in names or not b"".join(names).islower():
+        return None
+    host: bytes = scope["headers"][names.index(b"host")][1]
+    return host
 
 
 @lru_cache(maxsize=64)
 def _must_be_allowed(host: bytes, allowed_hosts: tuple[str, ...], debug: bool) -> None:
     """Decide once for each Host: a Django request costs more than the rest of the mount together.
 
-    Its arguments are all that Django decides by. What is raised is not kept: refused clients cannot fill the cache.
+    Its arguments are all that Django decides by: ``DEBUG`` counts only without allowed hosts. What is raised is not
+    kept: refused clients cannot fill the cache.
 
     Raises:
         DisallowedHost: by Django's settings, it is not.

@@ -20,6 +20,8 @@ def principal(scope: Scope) -> str | None:
     """
     token = get_access_token()
     user = scope.get("user")
+    if token is None and user is None:
+        return None
     is_known = user is not None and user.is_authenticated and not isinstance(user, AuthenticatedUser)
     parts = [None if token is None else principal_components(token), user_identity(user) if is_known else None]
     return repr(parts) if any(part is not None for part in parts) else None

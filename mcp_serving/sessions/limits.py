@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from mcp_serving.web_servers.responses import Refusal
@@ -42,7 +43,7 @@ class Limits:
     def refusal(self, scope: Scope) -> Refusal | None:
         """The refusal of a request whose headers are too large; None if they are not."""
         limit = self.header_size
-        if limit is None or sum(len(name) + len(value) for name, value in scope["headers"]) <= limit:
+        if limit is None or len(b"".join(chain.from_iterable(scope["headers"]))) <= limit:
             return None
         return Refusal(431, "The headers are too large.", f"its headers have more than max_header_size={limit} bytes")
 

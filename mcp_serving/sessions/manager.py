@@ -32,7 +32,7 @@ from mcp_serving.workers.outgoing_request import RelayResult
 from mcp_serving.workers.scope_serialization import missing_entries
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
+    from collections.abc import AsyncIterator, Awaitable, Iterator
 
     from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
     from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
@@ -75,14 +75,28 @@ class Sessions:
         self._has_warned = False
         self._missing: set[tuple[str, ...]] = set()
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if self._manager.event_store is None or self._manager.stateless:
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+        first = dict(reversed(scope["headers"]))  # of a repeated header its first value, as the SDK reads it
+        if _LAST_EVENT_ID in first and (self._manager.event_store is None or self._manager.stateless):
             # Without an event store, the SDK does not answer a request that resumes a stream. Without this header, its
             # client gets a new stream.
             scope = {**scope, "headers": [header for header in scope["headers"] if header[0] != _LAST_EVENT_ID]}
-        if not _is_of_legacy_client(scope):
-            await self._serve_modern(scope, receive, send)
-        elif self._manager.stateless:
+        if _is_legacy(first.get(_VERSION)):
+            return self._serve_legacy(scope, receive, send)
+        return self._serve_modern(first.get(_METHOD) == _LISTEN, scope, receive, send)
+
+    async def _serve_modern(self, is_stream: bool, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve a request of 2026-07-28, which has no sessions. Its header has told whether it opens a stream."""
+        caller = principal(scope)
+        with current_request.updated(principal=caller):
+            if not is_stream:
+                await self._app(scope, receive, send)
+                return
+            with self._stream(caller) as is_allowed:
+                await (self._app if is_allowed else TOO_MANY_STREAMS)(scope, receive, send)
+
+    async def _serve_legacy(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self._manager.stateless:
             with current_request.updated(principal=principal(scope)):
                 await self._app(scope, receive, send)
         elif headers := session_ids.in_headers(scope):
@@ -95,13 +109,6 @@ class Sessions:
                 await self._serve_in_session(session, owner, scope, receive, send)
         else:
             await self._serve_opening(principal(scope), scope, receive, send)
-
-    async def _serve_modern(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve a request of 2026-07-28, which has no sessions. The header tells whether it opens a stream."""
-        caller = principal(scope)
-        is_stream = any(name == _METHOD and value == _LISTEN for name, value in scope["headers"])
-        with self._stream(caller if is_stream else None) as is_allowed, current_request.updated(principal=caller):
-            await (self._app if is_allowed else TOO_MANY_STREAMS)(scope, receive, send)
 
     # Sessions in other workers
 
@@ -303,7 +310,6 @@ class Sessions:
         self._open = Counter(self._owners.values())
 
 
-def _is_of_legacy_client(scope: Scope) -> bool:
-    """Whether the SDK takes a request for one of protocol 2025-11-25 or earlier, by its version header."""
-    version = next((value for name, value in scope["headers"] if name == _VERSION), None)
+def _is_legacy(version: bytes | None) -> bool:
+    """Whether the SDK takes a request with this version header for one of protocol 2025-11-25 or earlier."""
     return version is None or version in _LEGACY_VERSIONS

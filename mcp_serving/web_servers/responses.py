@@ -46,10 +46,10 @@ class Refusal:
 
 def is_event_stream(start: Message) -> bool:
     """Whether the response that this ASGI message starts consists of server-sent events."""
-    return any(
-        name.lower() == b"content-type" and value.startswith(b"text/event-stream")
-        for name, value in start.get("headers", ())
-    )
+    for name, value in start.get("headers", ()):
+        if value.startswith(b"text/event-stream") and name.lower() == b"content-type":
+            return True
+    return False
 
 
 SHUTTING_DOWN = Refusal(503, "The server is shutting down.", headers={"retry-after": "1", "connection": "close"})
