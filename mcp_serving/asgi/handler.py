@@ -248,19 +248,12 @@ class StreamableHTTPHandler:
         else:
             await _serve_mcp(started.mcp_endpoint, scope, receive, send)
 
-    def _refusal(self, scope: Scope) -> Refusal | None:
+    def _refusal(self, scope: Scope, *, any_origin: bool = False) -> Refusal | None:
         """Why a request is refused before anybody looks at its caller; None if it is not."""
+        header_size, deciding = hosts.read_headers(scope)
         return (
-            self._limits.refusal(scope)
-            or (hosts.refusal(scope) if self._checks_hosts else None)
-            or self.access.refusal_without_access_option()
-        )
-
-    def _refusal_on_other_route(self, scope: Scope) -> Refusal | None:
-        """The same for the routes that the SDK opens to everybody. A page of any origin may read them."""
-        return (
-            self._limits.refusal(scope)
-            or (hosts.refusal(scope, any_origin=scope["method"] in _SAFE_METHODS) if self._checks_hosts else None)
+            self._limits.refusal(header_size)
+            or (hosts.refusal(scope, deciding, any_origin=any_origin) if self._checks_hosts else None)
             or self.access.refusal_without_access_option()
         )
 
@@ -277,7 +270,9 @@ class StreamableHTTPHandler:
         """Serve a route that is open to callers without a token."""
 
         async def serve(scope: Scope, receive: Receive, send: Send) -> None:
-            await (self._refusal_on_other_route(scope) or app)(scope, receive, send)
+            # A page of any origin may read what the SDK opens to everybody.
+            refusal = self._refusal(scope, any_origin=scope["method"] in _SAFE_METHODS)
+            await (refusal or app)(scope, receive, send)
 
         leave_double_slash_to_django(scope)
         await self._tracked(serve, scope, receive, send)

@@ -16,13 +16,34 @@ from mcp_serving.web_servers.responses import Refusal
 if TYPE_CHECKING:
     from starlette.types import Scope
 
+Header = tuple[bytes, bytes]
+
+_DECIDING = frozenset({b"host", b"origin"})
+_LENGTHS = frozenset(map(len, _DECIDING))
 _TOLD = "The server's settings do not allow this {}."
 
 
-def refusal(scope: Scope, *, any_origin: bool = False) -> Refusal | None:
-    """Why this request is refused; None if it may pass. With ``any_origin``, its Host alone counts."""
+def read_headers(scope: Scope) -> tuple[int, list[Header]]:
+    """The bytes of all headers, and the headers for ``refusal``; in one pass, because each costs as much as a check."""
+    size, deciding = 0, []
+    for name, value in scope["headers"]:
+        length = len(name)
+        size += length + len(value)
+        if length in _LENGTHS and name.lower() in _DECIDING:
+            deciding.append((name, value))
+    return size, deciding
+
+
+def refusal(scope: Scope, deciding: list[Header] | None = None, *, any_origin: bool = False) -> Refusal | None:
+    """Why this request is refused; None if it may pass.
+
+    Args:
+        scope: of the request.
+        deciding: its Host and Origin headers, if ``read_headers`` has found them already.
+        any_origin: its Host alone counts.
+    """
     try:
-        if (alone := _host_alone(scope)) is not None:
+        if (alone := _host_alone(read_headers(scope)[1] if deciding is None else deciding)) is not None:
             allowed = tuple(settings.ALLOWED_HOSTS)
             _must_be_allowed(alone, allowed, not allowed and settings.DEBUG)
             return None
@@ -46,15 +67,12 @@ def origin_of(scope: Scope) -> str:
     return f"{request.scheme}://{host}"
 
 
-def _host_alone(scope: Scope) -> bytes | None:
+def _host_alone(deciding: list[Header]) -> bytes | None:
     """The one Host header, where nothing else of the request takes part in the decision; most are such."""
-    if settings.USE_X_FORWARDED_HOST:
+    if len(deciding) != 1 or settings.USE_X_FORWARDED_HOST:
         return None
-    names = [name for name, _ in scope["headers"]]
-    if names.count(b"host") != 1 or b"origin" in names or not b"".join(names).islower():
-        return None
-    host: bytes = scope["headers"][names.index(b"host")][1]
-    return host
+    name, value = deciding[0]
+    return value if name.lower() == b"host" else None
 
 
 @lru_cache(maxsize=64)

@@ -5,15 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import chain
 from typing import TYPE_CHECKING
 
 from mcp_serving.web_servers.responses import Refusal
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-    from starlette.types import Scope
 
 
 @dataclass(frozen=True)
@@ -40,10 +37,10 @@ class Limits:
             if limit is not None and (not isinstance(limit, int) or isinstance(limit, bool) or limit < 1):
                 raise ValueError(f"max_{name} is {limit!r}; it must be a positive integer, or None for no limit.")
 
-    def refusal(self, scope: Scope) -> Refusal | None:
+    def refusal(self, header_size: int) -> Refusal | None:
         """The refusal of a request whose headers are too large; None if they are not."""
         limit = self.header_size
-        if limit is None or len(b"".join(chain.from_iterable(scope["headers"]))) <= limit:
+        if limit is None or header_size <= limit:
             return None
         return Refusal(431, "The headers are too large.", f"its headers have more than max_header_size={limit} bytes")
 
