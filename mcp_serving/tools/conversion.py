@@ -185,14 +185,14 @@ class ToolMetadata(FuncMetadata):
 
     def pre_parse_json(self, data: dict[str, Any]) -> dict[str, Any]:
         """The arguments, after JSON in strings is parsed. A string with too many JSON values stays a string."""
-        texts = {name: value for name, value in data.items() if isinstance(value, str)}
-        limit = MAX_VALUES // max(len(texts), 1)
-        if max(map(len, texts.values()), default=0) <= limit:  # most calls
+        lengths = [len(value) for value in data.values() if isinstance(value, str)]
+        limit = MAX_VALUES // max(len(lengths), 1)
+        if not lengths or max(lengths) <= limit:  # most calls
             return super().pre_parse_json(data)
         unparsed = {
-            name: text
-            for name, text in texts.items()
-            if len(text) > limit and has_more_values(text.encode(errors="replace"), limit)
+            name: value
+            for name, value in data.items()
+            if isinstance(value, str) and len(value) > limit and has_more_values(value.encode(errors="replace"), limit)
         }
         return super().pre_parse_json({name: data[name] for name in data.keys() - unparsed}) | unparsed
 

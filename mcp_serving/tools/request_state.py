@@ -86,7 +86,7 @@ class SecretKeyCodec:
 class Round:
     """A round trip of a tool call that may ask questions. All round trips of a call have the same ``call``."""
 
-    call: str = field(default_factory=lambda: os.urandom(16).hex())
+    _call: str = ""
     asked_at: float | None = None
     """When the call first asked the user, in seconds since the epoch."""
     asked_about: dict[str, str] = field(default_factory=dict)
@@ -105,9 +105,21 @@ class Round:
     is_sealed: bool = False
     """Whether its state goes to the client, which may then answer."""
 
+    @property
+    def call(self) -> str:
+        """The random id of the call; made when it is first used, because most calls ask nothing."""
+        if not self._call:
+            self._call = os.urandom(16).hex()
+        return self._call
+
+    @property
+    def has_new_question(self) -> bool:
+        """Whether the client gets the first question of a call."""
+        return self.is_sealed and self.is_new
+
     def renew(self) -> None:
         """Let the next question be one of its own, whose answer is used independently."""
-        self.call, self.is_new = os.urandom(16).hex(), True
+        self._call, self.is_new = "", True
 
     @property
     def expired(self) -> bool:
@@ -237,7 +249,7 @@ async def use_answer(tool: str, threads: DjangoThreads) -> None:
 async def store_question(threads: DjangoThreads) -> None:
     """Store the question of a new call, if it has one, before the client can see it."""
     now = current_round()
-    if now.is_sealed and now.is_new:
+    if now.has_new_question:
         await threads.look_up(_store, now.call, now.lifetime)
 
 
