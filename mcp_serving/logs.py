@@ -33,13 +33,35 @@ def _escaped_and_cut(text: str) -> str:
     return escaped(text[:MAX_CHARACTERS]) + (f"... and {more} characters more" if more > 0 else "")
 
 
+class RequestName:
+    """A request as a log line names it. It becomes a text only when somebody reads it, because most are never read.
+
+    Args:
+        action: its method.
+        target: what it is for, such as a path or the name of a tool; if empty, the method is the name.
+    """
+
+    __slots__ = ("_action", "_target")
+
+    def __init__(self, action: str, target: object) -> None:
+        # Cut now: a session keeps the name of the request that opened it.
+        self._action = action[:100]
+        self._target = str(target)[:100] if target else ""
+
+    def __str__(self) -> str:
+        action = escaped(self._action)
+        return f"{action} {self._target!r}" if self._target else action
+
+
+def name_of(method: str, params: Any) -> RequestName:
+    """The name of an MCP request: its method, and the tool, prompt or resource."""
+    target = (params.get("name") or params.get("uri")) if isinstance(params, dict) else None
+    return RequestName(method, target)
+
+
 def describe(method: str, params: Any) -> str:
-    """An MCP request as a log line names it: its method, and the tool, prompt or resource."""
-    target = ""
-    if isinstance(params, dict):
-        target = params.get("name") or params.get("uri") or ""
-    method = escaped(method[:100])
-    return f"{method} {str(target)[:100]!r}" if target else method
+    """The name of an MCP request as a text."""
+    return str(name_of(method, params))
 
 
 def install_filter() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Coroutine, Hashable
 from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -15,7 +15,7 @@ from mcp_serving import call_records, current_request, instruments, sdk
 from mcp_serving.call_isolation import isolate_call, isolate_request
 from mcp_serving.call_records import RunningCalls
 from mcp_serving.lifespan import LifespanTask, is_being_cancelled
-from mcp_serving.logs import describe, install_filter
+from mcp_serving.logs import install_filter, name_of
 from mcp_serving.notifications.publish import local_buses
 from mcp_serving.notifications.receive import receive_from_other_processes
 from mcp_serving.rate_limits import storage
@@ -160,22 +160,22 @@ class Runtime:
         elif not is_being_cancelled():
             self._stopping_services = asyncio.ensure_future(self.stop_services(Deadline(RESTART_SECONDS), share=1.0))
 
-    async def _handle(self, ctx: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:
+    def _handle(self, ctx: ServerRequestContext[Any, Any], call_next: CallNext) -> Coroutine[Any, Any, HandlerResult]:
         """The outermost MCP middleware.
 
         It records calls, tells a shutdown which request runs, and lets the shutdown cancel the request.
         """
         if ctx.request_id is None:  # a notification: no client waits for an error, and the SDK logs it
-            return await isolate_call(call_next(ctx))
+            return isolate_call(call_next(ctx))
         if ctx.method in call_records.METHODS and call_records.are_wanted():
-            return await self.calls.record(ctx, lambda: self._answer(ctx, call_next))
-        return await self._answer(ctx, call_next)
+            return self.calls.record(ctx, lambda: self._answer(ctx, call_next))
+        return self._answer(ctx, call_next)
 
     async def _answer(self, ctx: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:
         request = current_request.get().in_flight
         if request is None:
             return await isolate_request(self.server, ctx, call_next)
-        request.name = describe(ctx.method, ctx.params)
+        request.name = name_of(ctx.method, ctx.params)
         if ctx.request is not None and _can_ask_client(ctx.session):
             request.may_ask_client()
         if ctx.method == sdk.LISTEN:

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 import anyio
 
+from mcp_serving.logs import RequestName
 from mcp_serving.shared_timer import SharedTimer
 
 UNANSWERED_SECONDS = 0.05
@@ -67,9 +68,13 @@ class InFlightRequest:
     __slots__ = ("__weakref__", "_expiry", "_handler", "_requests", "connection", "kind", "name", "state")
 
     def __init__(
-        self, requests: InFlightRequests, name: str, kind: Kind = Kind.CALL, connection: Connection | None = None
+        self,
+        requests: InFlightRequests,
+        name: str | RequestName,
+        kind: Kind = Kind.CALL,
+        connection: Connection | None = None,
     ) -> None:
-        self.name = name
+        self.name: str | RequestName = name
         self.kind = kind
         self.state = State.RUNNING
         self.connection = connection
@@ -226,7 +231,9 @@ class InFlightRequests:
         self._asking: set[InFlightRequest] = set()
         self._changed = asyncio.Event()
 
-    def open(self, name: str, kind: Kind = Kind.CALL, connection: Connection | None = None) -> InFlightRequest:
+    def open(
+        self, name: str | RequestName, kind: Kind = Kind.CALL, connection: Connection | None = None
+    ) -> InFlightRequest:
         """A new request, which is in flight until its ``close``."""
         request = InFlightRequest(self, name, kind, connection)
         self._open[request] = None
@@ -261,7 +268,7 @@ class InFlightRequests:
     @property
     def names(self) -> list[str]:
         """The names of the requests in flight."""
-        return [request.name for request in self._open]
+        return [str(request.name) for request in self._open]
 
     @property
     def has_calls(self) -> bool:

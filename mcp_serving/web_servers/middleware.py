@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import anyio
 
 from mcp_serving import current_request
-from mcp_serving.logs import escaped
+from mcp_serving.logs import RequestName
 from mcp_serving.shutdown.in_flight import InFlightRequests, Kind, State
 from mcp_serving.web_servers import daphne, draining
 from mcp_serving.web_servers.client_messages import HTTPMessages, Watch, WebSocketMessages
@@ -73,7 +73,8 @@ class RequestTrackingMiddleware:
         try:
             with current_request.updated(in_flight=request.in_flight):
                 await self._app({**scope, _SCOPE_KEY: request}, request.client.receive, request.response.send)
-            await request.complete()
+            if not request.is_complete:
+                await request.complete()
         except asyncio.CancelledError:
             if self._in_flight.draining:
                 await request.fail(503, SHUTTING_DOWN.text)
@@ -146,7 +147,7 @@ class HTTPRequest:
         self._task = asyncio.current_task()
         self._call: asyncio.Task[object] | None = None
         self._wait_cancelled = False
-        self.in_flight = in_flight.open(f"{escaped(scope['method'][:20])} {scope['path'][:100]!r}", connection=self)
+        self.in_flight = in_flight.open(RequestName(scope["method"][:20], scope["path"]), connection=self)
         self.client = HTTPMessages(receive, self.in_flight, in_flight.unanswered)
         self.response = ResponseSender(scope["method"], send, self.in_flight)
 
@@ -195,10 +196,13 @@ class HTTPRequest:
 
     # The end
 
+    @property
+    def is_complete(self) -> bool:
+        """Whether the application has completed the response, or nobody reads it."""
+        return self.response.progress is Progress.COMPLETE or self.client.watch is Watch.LEFT
+
     async def complete(self) -> None:
         """Respond if the application has not, and complete a response that it has left open."""
-        if self.client.watch is Watch.LEFT or self.response.progress is Progress.COMPLETE:
-            return
         ended = self.in_flight.state is State.ENDED
         if self.response.progress is Progress.NOT_STARTED and not ended:
             logger.error("%s was not answered by the application.", self.in_flight.name)

@@ -12,6 +12,8 @@ from mcp_serving.web_servers import daphne
 from mcp_serving.web_servers.responses import is_event_stream
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable
+
     from starlette.types import Message, Send
 
     from mcp_serving.shutdown.in_flight import InFlightRequest
@@ -37,13 +39,12 @@ class ResponseSender:
         self._in_flight = in_flight
         self._back_pressure = daphne.BackPressure.of(send, in_flight)
 
-    async def send(self, message: Message) -> None:
+    def send(self, message: Message) -> Awaitable[None]:
         if message["type"] == "http.response.start":
-            await self._start(message)
-        elif message["type"] == "http.response.body":
-            await self._send_body(message)
-        else:
-            await self._send(message)
+            return self._start(message)
+        if message["type"] == "http.response.body":
+            return self._send_body(message)
+        return self._send(message)
 
     async def _start(self, message: Message) -> None:
         is_stream = is_event_stream(message)
