@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
-from contextvars import Context, ContextVar
 from typing import Any, ParamSpec, TypeVar
 
 from asgiref.sync import AsyncToSync, SyncToAsync, ThreadSensitiveContext
@@ -182,10 +181,10 @@ class _CallThread:
         self._current = current_request.updated(orm_thread=self)
         self._current.__enter__()
         self._token = SyncToAsync.thread_sensitive_context.set(_BY_CALL)
-        # asgiref prefers the thread that waits in async_to_sync(), if this code was called through it.
-        waits = _waiting_thread is None or _waiting_thread.get(None) is not None
-        self._waiting = getattr(AsyncToSync.executors, "current", None) if waits else None
-        if self._waiting is not None:
+        self._waiting = None
+        if current_request.get().holds_a_thread:
+            # asgiref would prefer the thread that waits in async_to_sync().
+            self._waiting = getattr(AsyncToSync.executors, "current", None)
             AsyncToSync.executors.current = None
 
     def __exit__(self, *_: object) -> None:
@@ -220,14 +219,3 @@ class _ThreadOfCall(Executor):
 # One context of asgiref for all calls: to enter a context with an executor costs a tenth of a short call.
 _BY_CALL = ThreadSensitiveContext()
 SyncToAsync.context_to_thread_executor[_BY_CALL] = _ThreadOfCall()
-
-
-def _variable_of_waiting_thread() -> ContextVar[Any] | None:
-    """The context variable in which asgiref keeps ``AsyncToSync.executors``, which is slow to read; None if unknown."""
-    context = Context()
-    context.run(setattr, AsyncToSync.executors, "current", None)
-    variables = list(context)
-    return variables[0] if len(variables) == 1 else None
-
-
-_waiting_thread = _variable_of_waiting_thread()
