@@ -9,7 +9,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from mcp.server.streamable_http import LAST_EVENT_ID_HEADER
-from mcp.server.transport_security import RequestBodyLimitMiddleware
 from mcp.shared.exceptions import MCPError
 from mcp.shared.inbound import MCP_METHOD_HEADER, MCP_PROTOCOL_VERSION_HEADER
 from mcp_types import INTERNAL_ERROR
@@ -25,7 +24,7 @@ from mcp_serving.sessions.limits import TOO_MANY_SESSIONS, TOO_MANY_STREAMS, Lim
 from mcp_serving.sessions.resumable_events import SessionEvents
 from mcp_serving.sessions.resumption import replay_missed_events
 from mcp_serving.sessions.session_ids import SessionId
-from mcp_serving.web_servers.request_body import read_body, with_body
+from mcp_serving.web_servers.request_body import TOO_LARGE, read_body, with_body
 from mcp_serving.web_servers.responses import Refusal
 from mcp_serving.workers.json_rpc import request_in
 from mcp_serving.workers.outgoing_request import RelayResult
@@ -180,24 +179,22 @@ class Sessions:
             await serve.get(scope["method"], self._serve_other_method)(session, scope, receive, send)
 
     async def _serve_post(self, session: SessionId, scope: Scope, receive: Receive, send: Send) -> None:
-        async def serve(scope: Scope, receive: Receive, send: Send) -> None:
-            body = await read_body(receive)
-            if body is None:
-                return  # the client has left
-            request = request_in(body)
-            call = self._calls.post_began(session.nonce, None if request is None else request.id)
-            if call is None:
-                assert request is not None
-                await refused_id(request.id)(scope, receive, send)
-                return
-            try:
-                if request is not None:
-                    send = self._calls.sending(send, call, partial(sdk.has_ended, self._manager, session.sdk_id))
-                await self._app(scope, with_body(body, receive), send)
-            finally:
-                self._calls.post_ended(call)
-
-        await RequestBodyLimitMiddleware(serve, self._manager.max_request_body_size)(scope, receive, send)
+        body = await read_body(receive, self._manager.max_request_body_size)
+        if body is None:  # or the client has left, and nobody reads the answer
+            await TOO_LARGE(scope, receive, send)
+            return
+        request = request_in(body)
+        call = self._calls.post_began(session.nonce, None if request is None else request.id)
+        if call is None:
+            assert request is not None
+            await refused_id(request.id)(scope, receive, send)
+            return
+        try:
+            if request is not None:
+                send = self._calls.sending(send, call, partial(sdk.has_ended, self._manager, session.sdk_id))
+            await self._app(scope, with_body(body, receive), send)
+        finally:
+            self._calls.post_ended(call)
 
     async def _serve_get(self, session: SessionId, scope: Scope, receive: Receive, send: Send) -> None:
         with self._stream(session.nonce) as is_allowed:
