@@ -51,8 +51,8 @@ def show(rows: Iterable[Row]) -> None:
 def summary(rows: Sequence[Row]) -> str:
     promised = [row for row in rows if row.verdict]
     verdicts = Counter(row.verdict for row in promised)
-    others = "".join(f", {verdicts[each]} are {each}" for each in ("missed", "undecided") if verdicts[each])
-    return f"{verdicts['kept']} of {len(promised)} promised ratios are kept{others}."
+    kept = f"{verdicts['kept']} of {len(promised)} promised ratios are kept"
+    return f"{kept}; missed: {verdicts['missed']}, undecided: {verdicts['undecided']}."
 
 
 def document(results: Results, effort: Effort, minutes: float) -> str:

@@ -3,7 +3,7 @@
     python -m bench.startup
 
 A desktop client starts ``runmcp`` each time. The command must import Django and the SDK in any case. This import
-alone is the other side. All modules have their bytecode, as after an installation.
+alone is the other side. The bytecode of all modules exists already, as after an installation.
 """
 
 from __future__ import annotations

@@ -77,7 +77,8 @@ class CurrentRequest:
 
 _new = object.__new__
 _OUTSIDE = _new(CurrentRequest)
-"""Its defaults are those of the class, so that a copy is made of the changed fields only."""
+"""It has no attributes of its own, only the defaults of the class: a copy contains only the changed fields. So no field
+can have a ``default_factory``."""
 
 _current: ContextVar[CurrentRequest] = ContextVar("mcp_serving.current_request", default=_OUTSIDE)
 

@@ -11,14 +11,15 @@ THRESHOLDS = (5_000, 10, 20)
 collector visits all idle sessions so often that 1,000 idle sessions raise the CPU time of a call by a half."""
 
 IMPORT_THRESHOLD = 1_000_000
-"""For ``gc.set_threshold``. Importing the SDK and a server leaves 100,000 objects."""
+"""For ``gc.set_threshold``. The imports of the SDK and a server create about 100,000 objects."""
 
 
 @contextmanager
 def imports_unvisited() -> Iterator[None]:
-    """For a block that imports the SDK and a server: the collector hardly ever runs, and never visits their objects.
+    """While a block imports the SDK and a server, the collector almost never runs. Later it skips what was imported.
 
-    With Python's default thresholds, it takes a quarter of the CPU time of these imports, and finds next to nothing.
+    With Python's default thresholds, the collector takes a quarter of the CPU time of these imports, and frees almost
+    nothing. Only for a process of our own: garbage that exists at the end of the block is never freed.
     """
     before = gc.get_threshold()
     if not gc.isenabled() or not before[0]:
@@ -30,7 +31,7 @@ def imports_unvisited() -> Iterator[None]:
         yield
         gc.freeze()  # otherwise a collection would follow at once
     finally:
-        if gc.get_threshold() == meanwhile:  # the block has set no others
+        if gc.get_threshold() == meanwhile:  # unless the block has set other thresholds
             gc.set_threshold(*before)
 
 

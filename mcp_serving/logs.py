@@ -34,26 +34,28 @@ def _escaped_and_cut(text: str) -> str:
 
 
 class RequestName:
-    """A request as a log line names it. It becomes a text only when somebody reads it, because most are never read.
+    """The name of a request in log lines. The text is made when a line is written, because most names are never logged.
 
     Args:
-        action: its method.
-        target: what it is for, such as a path or the name of a tool; if empty, the method is the name.
+        method: the method of HTTP or MCP.
+        target: the path, or the tool, prompt or resource; if empty, the method is the name.
     """
 
-    __slots__ = ("_action", "_target")
+    __slots__ = ("_method", "_target")
 
-    def __init__(self, action: str, target: object) -> None:
+    def __init__(self, method: str, target: object) -> None:
         # Cut now: a session keeps the name of the request that opened it.
-        self._action = action[:100]
+        self._method = method[:100]
         self._target = str(target)[:100] if target else ""
 
     def __str__(self) -> str:
-        action = escaped(self._action)
-        return f"{action} {self._target!r}" if self._target else action
+        method = escaped(self._method)
+        return f"{method} {self._target!r}" if self._target else method
+
+    __repr__ = __str__  # for handlers that store the arguments of a log line
 
 
-def name_of(method: str, params: Any) -> RequestName:
+def request_name(method: str, params: Any) -> RequestName:
     """The name of an MCP request: its method, and the tool, prompt or resource."""
     target = (params.get("name") or params.get("uri")) if isinstance(params, dict) else None
     return RequestName(method, target)
@@ -61,7 +63,7 @@ def name_of(method: str, params: Any) -> RequestName:
 
 def describe(method: str, params: Any) -> str:
     """The name of an MCP request as a text."""
-    return str(name_of(method, params))
+    return str(request_name(method, params))
 
 
 def install_filter() -> None:

@@ -26,7 +26,7 @@ MAX_WAITING = 10_000
 _BATCH = 500
 _RETRY_SECONDS = 2.0
 _IDLE_SECONDS = 60.0
-"""Seconds without an item after which the thread closes its database connections, whatever ``CONN_MAX_AGE`` allows."""
+"""Seconds without an item, after which the thread closes its connections, even if ``CONN_MAX_AGE`` is longer."""
 
 _REPORT_SECONDS = 60.0
 """Seconds between two log lines about dropped items."""
@@ -90,8 +90,7 @@ class RecordQueue(Generic[T]):
             left = len(self._items) + self._in_delivery
         self._report_dropped(at_once=True)
         if left:
-            what = self._what.capitalize()
-            logger.error("%s that were not delivered at the shutdown, and are lost with the process: %d.", what, left)
+            logger.error("Lost at the shutdown, because they were not delivered in time: %s (%d).", self._what, left)
 
     # In the thread
 
@@ -159,8 +158,7 @@ class RecordQueue(Generic[T]):
             if not dropped or not (at_once or now - self._reported_at >= _REPORT_SECONDS):
                 return
             self._dropped, self._reported_at = 0, now
-        what = self._what.capitalize()
-        logger.error("%s that could not be delivered in time, and were dropped, the oldest first: %d.", what, dropped)
+        logger.error("Dropped the oldest %s, because they could not be delivered in time: %d.", self._what, dropped)
 
 
 async def flush_queues(seconds: float) -> None:

@@ -15,7 +15,7 @@ from mcp_serving import call_records, current_request, instruments, sdk
 from mcp_serving.call_isolation import isolate_call, isolate_request
 from mcp_serving.call_records import RunningCalls
 from mcp_serving.lifespan import LifespanTask, is_being_cancelled
-from mcp_serving.logs import install_filter, name_of
+from mcp_serving.logs import install_filter, request_name
 from mcp_serving.notifications.publish import local_buses
 from mcp_serving.notifications.receive import receive_from_other_processes
 from mcp_serving.rate_limits import storage
@@ -175,7 +175,7 @@ class Runtime:
         request = current_request.get().in_flight
         if request is None:
             return await isolate_request(self.server, ctx, call_next)
-        request.name = name_of(ctx.method, ctx.params)
+        request.name = request_name(ctx.method, ctx.params)
         if ctx.request is not None and _can_ask_client(ctx.session):
             request.may_ask_client()
         if ctx.method == sdk.LISTEN:

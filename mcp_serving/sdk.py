@@ -118,10 +118,10 @@ async def serve_streams(
     """Serve one client until ``read_stream`` ends, as ``Server.run`` does.
 
     ``Server.run`` has a task that passes each message on to the task that dispatches it. Without that task, a call
-    takes an eighth less of CPU time. An SDK that has moved its functions gets ``Server.run``.
+    takes one eighth less CPU time. If the SDK lacks one of its private functions, ``Server.run`` is used.
 
     Args:
-        opening: the client's first request, which decides the protocol; ``read_stream`` has it, too.
+        opening: the client's first request, which decides the protocol; ``read_stream`` returns it again.
     """
     options = server.create_initialization_options()
     if not all(hasattr(runner, name) for name in _STREAM_FUNCTIONS):

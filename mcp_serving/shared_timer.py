@@ -1,4 +1,4 @@
-"""One timer of the event loop for many objects, most of which do not need it any more when their time comes."""
+"""One timer of the event loop for many objects. Most objects are discarded before they are called."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from contextvars import Context
 from typing import Protocol
 
 
-class Waiting(Protocol):
-    """An object that waits for its time."""
+class Timed(Protocol):
+    """An object that the timer calls."""
 
     def on_time(self) -> None:
-        """Its time has come. The running context is empty."""
+        """Called by the timer, in an empty context. It may have been discarded just before."""
 
 
 class SharedTimer:
@@ -23,24 +23,24 @@ class SharedTimer:
 
     def __init__(self, period: float) -> None:
         self._period = period
-        self._added: dict[Waiting, None] = {}
-        """Since the last tick."""
-        self._next: dict[Waiting, None] = {}
-        """To be called at the next tick."""
+        self._added: dict[Timed, None] = {}
+        """Added since the last tick: called at the tick after the next."""
+        self._next: dict[Timed, None] = {}
+        """Called at the next tick."""
         self._is_running = False
 
-    def add(self, waiting: Waiting) -> None:
-        self._added[waiting] = None
+    def add(self, timed: Timed) -> None:
+        self._added[timed] = None
         if not self._is_running:
             self._is_running = True
             self._start()
 
-    def discard(self, waiting: Waiting) -> None:
-        self._added.pop(waiting, None)
-        self._next.pop(waiting, None)
+    def discard(self, timed: Timed) -> None:
+        self._added.pop(timed, None)
+        self._next.pop(timed, None)
 
     def _start(self) -> None:
-        # An empty context, so that it does not keep the context of one of the requests.
+        # An empty context, so that the timer does not keep the context of a request alive.
         asyncio.get_running_loop().call_later(self._period, self._tick, context=Context())
 
     def _tick(self) -> None:
@@ -49,5 +49,6 @@ class SharedTimer:
             self._start()
         else:
             self._is_running = False
-        for waiting in due:
-            waiting.on_time()
+        loop = asyncio.get_running_loop()
+        for timed in due:
+            loop.call_soon(timed.on_time)  # an exception of one ends no other

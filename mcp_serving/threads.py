@@ -83,7 +83,7 @@ class DjangoThreads:
 
 
 class PooledSyncToAsync(DatabaseSyncToAsync):  # type: ignore[misc] # channels.db has no types
-    """``database_sync_to_async`` that checks a connection, kept from an earlier call, when it is first used."""
+    """``database_sync_to_async`` that checks each connection of an earlier call before its first query."""
 
     def thread_handler(self, *args: Any, **kwargs: Any) -> Any:
         check_kept_connections()
@@ -180,34 +180,45 @@ class _CallThread:
     def __enter__(self) -> None:
         self._current = current_request.updated(orm_thread=self)
         self._current.__enter__()
-        self._token = SyncToAsync.thread_sensitive_context.set(_BY_CALL)
-        self._waiting = None
-        if current_request.get().holds_a_thread:
-            # asgiref would prefer the thread that waits in async_to_sync().
-            self._waiting = getattr(AsyncToSync.executors, "current", None)
+        self._token = SyncToAsync.thread_sensitive_context.set(_CALL_CONTEXT)
+        self._waiting_executor = None
+        if _may_run_in_async_to_sync():
+            # Otherwise asgiref would run the ORM in the thread that waits in async_to_sync().
+            self._waiting_executor = getattr(AsyncToSync.executors, "current", None)
             AsyncToSync.executors.current = None
 
     def __exit__(self, *_: object) -> None:
-        if self._waiting is not None:
-            AsyncToSync.executors.current = self._waiting
-        SyncToAsync.thread_sensitive_context.reset(self._token)
-        self._current.__exit__(None, None, None)
-        del self._current  # with a reference to each other, only the garbage collector would free both
-        self._has_ended = True
-        if self._thread is not None:
-            # Close its connections and end it, without waiting for a function that still runs.
-            self._thread.submit(connections.close_all)
-            self._thread.shutdown(wait=False)
+        try:
+            if self._waiting_executor is not None:
+                AsyncToSync.executors.current = self._waiting_executor
+            SyncToAsync.thread_sensitive_context.reset(self._token)
+            self._current.__exit__(None, None, None)
+        finally:
+            del self._current  # the two refer to each other: only the garbage collector would free them
+            self._has_ended = True
+            if self._thread is not None:
+                # Close its connections and end it, without waiting for a function that still runs.
+                self._thread.submit(connections.close_all)
+                self._thread.shutdown(wait=False)
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
         if self._has_ended:
-            raise RuntimeError("A task has used the async ORM after the end of the call that started it.")
+            raise RuntimeError("A task used the async ORM after the end of its call. Await the task in the call.")
         if self._thread is None:
             self._thread = ThreadPoolExecutor(1, thread_name_prefix="mcp-serving-call")
         return self._thread.submit(fn, *args, **kwargs)
 
 
-class _ThreadOfCall(Executor):
+def _may_run_in_async_to_sync() -> bool:
+    """Whether ``async_to_sync`` may have started this code. It is slow to ask asgiref, and a transport never does."""
+    current = current_request.get()
+    if current.holds_a_thread or current.in_flight is None:
+        return True
+    is_in_process = current.mcp_context is not None and current.mcp_context.request is None
+    return is_in_process and current.in_flight.connection is not None  # None over stdio
+
+
+class _CallThreadExecutor(Executor):
     """Runs each function in the thread of the call that submits it."""
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
@@ -216,6 +227,6 @@ class _ThreadOfCall(Executor):
         return thread.submit(fn, *args, **kwargs)
 
 
-# One context of asgiref for all calls: to enter a context with an executor costs a tenth of a short call.
-_BY_CALL = ThreadSensitiveContext()
-SyncToAsync.context_to_thread_executor[_BY_CALL] = _ThreadOfCall()
+# All calls share one context of asgiref. To enter one with an executor takes a tenth of the CPU time of a short call.
+_CALL_CONTEXT = ThreadSensitiveContext()
+SyncToAsync.context_to_thread_executor[_CALL_CONTEXT] = _CallThreadExecutor()

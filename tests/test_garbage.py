@@ -21,7 +21,7 @@ def test_the_garbage_collector_runs_less_often_under_runmcp() -> None:
 
 @pytest.fixture
 def collector() -> Iterator[None]:
-    """The test may change the collector."""
+    """Restores the collector after a test."""
     thresholds = gc.get_threshold()
     yield
     gc.enable()

@@ -87,7 +87,7 @@ def test_the_sdks_application_is_served_without_its_mcp_endpoint() -> None:
 
 @pytest.mark.parametrize("modern", [True, False], ids=["modern", "legacy"])
 @pytest.mark.parametrize("moved", [True, False], ids=["moved", "found"])
-def test_the_sdk_has_a_private_function_to_serve_a_client_of_each_protocol_and_a_public_one_if_it_moves(
+def test_a_client_is_served_by_private_functions_of_the_sdk_or_by_server_run_if_they_have_moved(
     moved: bool, modern: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if moved:

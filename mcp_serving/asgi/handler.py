@@ -157,7 +157,7 @@ class StreamableHTTPHandler:
     @property
     def session_count(self) -> int:
         """How many sessions of clients up to 2025-11-25 are open in the running event loop."""
-        started = self._running()
+        started = self._running_application()
         return started.session_count if started is not None else 0
 
     @property
@@ -243,23 +243,23 @@ class StreamableHTTPHandler:
         await page.page_about(self._server, scope, needs_token=callers.with_token)(scope, receive, send)
 
     async def _serve_admitted(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if (started := self._running() or await self._started()) is None:
+        if (started := self._running_application() or await self._start_application()) is None:
             await _NOT_STARTED(scope, receive, send)
         else:
             await _serve_mcp(started.mcp_endpoint, scope, receive, send)
 
     def _refusal(self, scope: Scope, *, any_origin: bool = False) -> Refusal | None:
         """Why a request is refused before anybody looks at its caller; None if it is not."""
-        header_size, deciding = hosts.read_headers(scope)
+        header_size, host_and_origin = hosts.read_headers(scope)
         return (
             self._limits.refusal(header_size)
-            or (hosts.refusal(scope, deciding, any_origin=any_origin) if self._checks_hosts else None)
+            or (hosts.refusal(scope, host_and_origin, any_origin=any_origin) if self._checks_hosts else None)
             or self.access.refusal_without_access_option()
         )
 
     async def _serve_other_route(self, route: Route, scope: Scope, receive: Receive, send: Send) -> None:
         async def serve(scope: Scope, receive: Receive, send: Send) -> None:
-            if (started := self._running() or await self._started()) is None:
+            if (started := self._running_application() or await self._start_application()) is None:
                 await _NOT_STARTED(scope, receive, send)
                 return
             await started.serve_other_route(route, scope, receive, send)
@@ -270,7 +270,7 @@ class StreamableHTTPHandler:
         """Serve a route that is open to callers without a token."""
 
         async def serve(scope: Scope, receive: Receive, send: Send) -> None:
-            # A page of any origin may read what the SDK opens to everybody.
+            # Web pages of any origin may read these routes, because they are open to everybody.
             refusal = self._refusal(scope, any_origin=scope["method"] in _SAFE_METHODS)
             await (refusal or app)(scope, receive, send)
 
@@ -278,7 +278,7 @@ class StreamableHTTPHandler:
         await self._tracked(serve, scope, receive, send)
 
     async def _serve_relayed(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if (started := self._running() or await self._started()) is None:
+        if (started := self._running_application() or await self._start_application()) is None:
             await _NOT_STARTED(scope, receive, send)
         else:
             await _serve_mcp(started.sessions.serve_relayed, scope, receive, send)
@@ -295,13 +295,13 @@ class StreamableHTTPHandler:
         await runtime.open()
         return await runtime.start_service(self, self._run)
 
-    def _running(self) -> SDKApplication | None:
+    def _running_application(self) -> SDKApplication | None:
         """The SDK's application, if it is started in the running event loop."""
         started: SDKApplication | None = Runtime.of(self._server).running_service(self)
         return started
 
-    async def _started(self) -> SDKApplication | None:
-        """The SDK's application, which is started now; None if it cannot be started, which is logged once."""
+    async def _start_application(self) -> SDKApplication | None:
+        """Start the SDK's application; None if it cannot be started, which is logged once."""
         try:
             started = await self.start()
         except Exception:

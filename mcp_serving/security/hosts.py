@@ -18,32 +18,35 @@ if TYPE_CHECKING:
 
 Header = tuple[bytes, bytes]
 
-_DECIDING = frozenset({b"host", b"origin"})
-_LENGTHS = frozenset(map(len, _DECIDING))
+_HOST_AND_ORIGIN = frozenset({b"host", b"origin"})
+_NAME_LENGTHS = frozenset(map(len, _HOST_AND_ORIGIN))
 _TOLD = "The server's settings do not allow this {}."
 
 
 def read_headers(scope: Scope) -> tuple[int, list[Header]]:
-    """The bytes of all headers, and the headers for ``refusal``; in one pass, because each costs as much as a check."""
-    size, deciding = 0, []
+    """The size of all headers in bytes, and the Host and Origin headers.
+
+    It is one pass, because each pass takes as long as a check.
+    """
+    size, found = 0, []
     for name, value in scope["headers"]:
         length = len(name)
         size += length + len(value)
-        if length in _LENGTHS and name.lower() in _DECIDING:
-            deciding.append((name, value))
-    return size, deciding
+        if length in _NAME_LENGTHS and name.lower() in _HOST_AND_ORIGIN:
+            found.append((name, value))
+    return size, found
 
 
-def refusal(scope: Scope, deciding: list[Header] | None = None, *, any_origin: bool = False) -> Refusal | None:
+def refusal(scope: Scope, host_and_origin: list[Header] | None = None, *, any_origin: bool = False) -> Refusal | None:
     """Why this request is refused; None if it may pass.
 
     Args:
         scope: of the request.
-        deciding: its Host and Origin headers, if ``read_headers`` has found them already.
-        any_origin: its Host alone counts.
+        host_and_origin: its Host and Origin headers, if ``read_headers`` has found them already.
+        any_origin: whether Origin is not checked.
     """
     try:
-        if (alone := _host_alone(read_headers(scope)[1] if deciding is None else deciding)) is not None:
+        if (alone := _host_alone(read_headers(scope)[1] if host_and_origin is None else host_and_origin)) is not None:
             allowed = tuple(settings.ALLOWED_HOSTS)
             _must_be_allowed(alone, allowed, not allowed and settings.DEBUG)
             return None
@@ -67,11 +70,11 @@ def origin_of(scope: Scope) -> str:
     return f"{request.scheme}://{host}"
 
 
-def _host_alone(deciding: list[Header]) -> bytes | None:
-    """The one Host header, where nothing else of the request takes part in the decision; most are such."""
-    if len(deciding) != 1 or settings.USE_X_FORWARDED_HOST:
+def _host_alone(host_and_origin: list[Header]) -> bytes | None:
+    """The Host header if it alone decides, as in most requests; otherwise None."""
+    if len(host_and_origin) != 1 or settings.USE_X_FORWARDED_HOST:
         return None
-    name, value = deciding[0]
+    name, value = host_and_origin[0]
     return value if name.lower() == b"host" else None
 
 
@@ -79,8 +82,8 @@ def _host_alone(deciding: list[Header]) -> bytes | None:
 def _must_be_allowed(host: bytes, allowed_hosts: tuple[str, ...], debug: bool) -> None:
     """Decide once for each Host: a Django request costs more than the rest of the mount together.
 
-    Its arguments are all that Django decides by: ``DEBUG`` counts only without allowed hosts. What is raised is not
-    kept: refused clients cannot fill the cache.
+    Django decides by these arguments only: ``DEBUG`` counts only without allowed hosts. An exception is not cached, so
+    refused clients cannot fill the cache.
 
     Raises:
         DisallowedHost: by Django's settings, it is not.

@@ -75,7 +75,7 @@ class Sessions:
         self._missing: set[tuple[str, ...]] = set()
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
-        first = dict(reversed(scope["headers"]))  # of a repeated header its first value, as the SDK reads it
+        first = dict(reversed(scope["headers"]))  # of a repeated header the first value, as in the SDK
         if _LAST_EVENT_ID in first and (self._manager.event_store is None or self._manager.stateless):
             # Without an event store, the SDK does not answer a request that resumes a stream. Without this header, its
             # client gets a new stream.
@@ -85,7 +85,7 @@ class Sessions:
         return self._serve_modern(first.get(_METHOD) == _LISTEN, scope, receive, send)
 
     async def _serve_modern(self, is_stream: bool, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve a request of 2026-07-28, which has no sessions. Its header has told whether it opens a stream."""
+        """Serve a request of 2026-07-28, which has no sessions. Its header says whether it opens a stream."""
         caller = principal(scope)
         with current_request.updated(principal=caller):
             if not is_stream:
@@ -180,7 +180,7 @@ class Sessions:
 
     async def _serve_post(self, session: SessionId, scope: Scope, receive: Receive, send: Send) -> None:
         body = await read_body(receive, self._manager.max_request_body_size)
-        if body is None:  # or the client has left, and nobody reads the answer
+        if body is None:  # or the client has left, and nobody reads this response
             await TOO_LARGE(scope, receive, send)
             return
         request = request_in(body)

@@ -14,8 +14,8 @@ import anyio
 from mcp_serving.logs import RequestName
 from mcp_serving.shared_timer import SharedTimer
 
-UNANSWERED_SECONDS = 0.05
-"""Most calls are answered within this time. The client of any other call is watched, in case it leaves."""
+WATCH_SECONDS = 0.05
+"""Most calls are answered within this time. After one to two periods, a task watches whether the client leaves."""
 
 CANCELLED_SECONDS = 0.1
 """Seconds that a cancelled task has to end. Then the shutdown goes on without it."""
@@ -180,7 +180,7 @@ class InFlightRequest:
 
 @cache
 def _scope_class() -> type[anyio.CancelScope]:
-    """The cancel scopes of asyncio. To look them up for each handler takes longer than the rest of its scope."""
+    """The class of asyncio's cancel scopes. The lookup by anyio takes longer than the rest of a scope."""
     return type(anyio.CancelScope())
 
 
@@ -224,8 +224,8 @@ class InFlightRequests:
         """The number of responses that a shutdown has abandoned because their clients had stopped reading."""
         self.handled: set[InFlightRequest] = set()
         """The requests whose MCP handler runs. In a session, it continues after its client has left."""
-        self.unanswered = SharedTimer(UNANSWERED_SECONDS)
-        """For requests that are not answered at once."""
+        self.watch_timer = SharedTimer(WATCH_SECONDS)
+        """For calls that are not answered at once: their clients are watched."""
         self._open: dict[InFlightRequest, None] = {}
         self._calls: set[InFlightRequest] = set()
         self._asking: set[InFlightRequest] = set()

@@ -233,7 +233,7 @@ class Output:
             self._loop.add_reader(descriptor, self._on_readable)
 
     async def write(self, data: bytes) -> None:
-        """Return when all of ``data`` is written, or the reader has gone, or after ``close``.
+        """Write all of ``data``. After ``close``, or if the reader has gone, return without writing.
 
         If the caller is cancelled, the whole message is written nevertheless.
         """

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 EARLY_MESSAGES = 8
-"""Messages before the client's first request that are kept, as in the SDK. Further ones are dropped."""
+"""Messages before the client's first request that are kept. Later ones are dropped. The SDK keeps 8, too."""
 
 
 class StdioTransport:
@@ -121,9 +121,9 @@ class _Connection(AsyncResource):
     # Reading
 
     async def first_request(self) -> JSONRPCRequest | None:
-        """The client's first request; None if the client leaves before.
+        """The client's first request; None if the client leaves before it sends one.
 
-        ``receive`` returns it again, after the messages that came before it.
+        ``receive`` then returns the earlier messages and this request.
         """
         early: list[tuple[Context, SessionMessage]] = []
         async for item in self:
@@ -141,7 +141,7 @@ class _Connection(AsyncResource):
             self.last_context, early = self._early.popleft()
             return early
         if self._lines.has_data:
-            await asyncio.sleep(0)  # earlier requests are handled first: their responses may fill the output
+            await asyncio.sleep(0)  # gives earlier requests a turn: their responses may fill the output
         while self._state is not _State.CLOSED:
             if not self._output.has_room.is_set():
                 # The client does not read its responses: no more requests are read until it does.
@@ -179,7 +179,7 @@ class _Connection(AsyncResource):
         if message.id in self._client_requests:
             await self._refuse(error_response(message.id, INVALID_REQUEST, "A request with this id is in flight."))
             return None
-        request = self._in_flight.open("a request over stdio")  # until its handler starts, and names it
+        request = self._in_flight.open("a request over stdio")  # the handler replaces this name when it starts
         self._client_requests.add(message.id, request)
         self.last_context.run(current_request.update, in_flight=request)
 

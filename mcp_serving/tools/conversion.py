@@ -145,7 +145,7 @@ class _Converted:
 
 
 @dataclass(slots=True)
-class _LastOutput:
+class _OutputAdapter:
     """The return type of a tool, and its validator."""
 
     model: Any
@@ -155,15 +155,15 @@ class _LastOutput:
 class ToolMetadata(FuncMetadata):
     """The SDK's description of a tool, which converts results of Django's types, and bounds the errors in arguments."""
 
-    # Cached properties, because pydantic takes long to read a private attribute.
+    # Cached properties: a private attribute of pydantic is slow to read.
 
     @cached_property
     def _validator(self) -> SchemaValidator:
         return fail_fast_validator(self.arg_model)
 
     @cached_property
-    def _last_output(self) -> _LastOutput:
-        return _LastOutput(self.output_model, sdk.output_adapter(self))
+    def _current_adapter(self) -> _OutputAdapter:
+        return _OutputAdapter(self.output_model, sdk.output_adapter(self))
 
     @classmethod
     def of(cls, metadata: FuncMetadata) -> ToolMetadata:
@@ -219,7 +219,7 @@ class ToolMetadata(FuncMetadata):
             return self._validated(plain(value))  # the return type is str, or says nothing of models
 
     def _validated(self, value: Any) -> dict[str, Any]:
-        last = self._last_output
+        last = self._current_adapter
         if last.model is not self.output_model:  # the field may be assigned anew
             last.model, last.adapter = self.output_model, sdk.output_adapter(self)
         adapter = last.adapter

@@ -114,7 +114,7 @@ class Round:
 
     @property
     def has_new_question(self) -> bool:
-        """Whether the client gets the first question of a call."""
+        """Whether the response asks the first question of a call."""
         return self.is_sealed and self.is_new
 
     def renew(self) -> None:

@@ -78,10 +78,10 @@ class HTTPMessages(ClientMessages):
 
     disconnected: ClassVar[Message] = {"type": "http.disconnect"}
 
-    def __init__(self, receive: Receive, in_flight: InFlightRequest, unanswered: SharedTimer) -> None:
+    def __init__(self, receive: Receive, in_flight: InFlightRequest, watch_timer: SharedTimer) -> None:
         super().__init__(receive, in_flight)
         self.watch = Watch.READER
-        self._unanswered = unanswered
+        self._watch_timer = watch_timer
         self._on_left: Callable[[Watch], Awaitable[None]] | None = None
         self._context: Context | None = None
         self._task: asyncio.Task[None] | None = None
@@ -95,7 +95,7 @@ class HTTPMessages(ClientMessages):
         self._on_left = None
         if self._context is not None:
             self._context = None
-            self._unanswered.discard(self)
+            self._watch_timer.discard(self)
         if self._task is not None:
             self._task.cancel()
 
@@ -114,15 +114,14 @@ class HTTPMessages(ClientMessages):
             self.watch = Watch.NOBODY
             if self._on_left is not None:
                 self._context = copy_context()
-                self._unanswered.add(self)
+                self._watch_timer.add(self)
         return message
 
     def on_time(self) -> None:
-        """The call takes longer than most: a task waits for its client to leave."""
-        if self.watch is Watch.NOBODY:
+        """Start a task that notices when the client leaves, because the call is not answered yet."""
+        if self._context is not None and self.watch is Watch.NOBODY:
             self.watch = Watch.TASK
-            leaves = self._until_client_leaves()
-            self._task = asyncio.get_running_loop().create_task(leaves, context=self._context)
+            self._task = self._context.run(asyncio.ensure_future, self._until_client_leaves())
 
     async def _until_client_leaves(self) -> None:
         while (await self._receive())["type"] != "http.disconnect":

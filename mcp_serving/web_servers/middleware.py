@@ -148,7 +148,7 @@ class HTTPRequest:
         self._call: asyncio.Task[object] | None = None
         self._wait_cancelled = False
         self.in_flight = in_flight.open(RequestName(scope["method"][:20], scope["path"]), connection=self)
-        self.client = HTTPMessages(receive, self.in_flight, in_flight.unanswered)
+        self.client = HTTPMessages(receive, self.in_flight, in_flight.watch_timer)
         self.response = ResponseSender(scope["method"], send, self.in_flight)
 
     def close(self) -> None:

@@ -35,7 +35,7 @@ def test_while_the_thread_is_held_up_the_oldest_are_dropped_and_their_number_is_
     let_go.set()
     asyncio.run(queue.flush(DEADLINE))
     assert delivered == [0, 5, 6, 7]
-    line = "Numbers that could not be delivered in time, and were dropped, the oldest first: "
+    line = "Dropped the oldest numbers, because they could not be delivered in time: "
     dropped = [message.removeprefix(line) for message in caplog.messages if message.startswith(line)]
     assert sum(int(number.removesuffix(".")) for number in dropped) == 4
 
@@ -73,10 +73,10 @@ def test_a_flush_ends_at_its_deadline(caplog: pytest.LogCaptureFixture) -> None:
     queue.put(1)
     asyncio.run(asyncio.wait_for(queue.flush(0.05), DEADLINE))
     let_go.set()
-    assert "Numbers that were not delivered at the shutdown, and are lost with the process: 1." in caplog.text
+    assert "Lost at the shutdown, because they were not delivered in time: numbers (1)." in caplog.text
 
 
-def test_a_thread_that_has_nothing_to_do_closes_its_connections_although_they_may_be_kept(
+def test_an_idle_thread_closes_its_connections_even_if_conn_max_age_is_none(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(record_queue, "_IDLE_SECONDS", 0.05)

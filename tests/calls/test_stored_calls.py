@@ -165,7 +165,7 @@ def test_while_the_database_is_unavailable_calls_are_answered_and_stored_later(s
         assert process.errors.count("cannot be delivered") == 1
 
 
-def test_a_connection_that_may_be_kept_stores_the_next_calls_and_is_replaced_when_the_database_has_ended_it(
+def test_a_kept_connection_is_used_again_and_replaced_after_the_database_has_ended_it(
     postgres: PostgreSQL, notes: Notes
 ) -> None:
     site = Site(postgres, notes, CONN_MAX_AGE=60)
@@ -198,9 +198,7 @@ def test_a_shutdown_without_the_database_is_not_held_up_and_says_how_many_are_lo
         answered(process, 2)
         process.signal(signal.SIGTERM)
         assert process.wait(20) == 0
-    assert (
-        "Records of calls that were not delivered at the shutdown, and are lost with the process: 2." in process.errors
-    )
+    assert "Lost at the shutdown, because they were not delivered in time: records of calls (2)." in process.errors
 
 
 def test_a_worker_without_the_tables_says_so_and_answers_its_calls(site: Site) -> None:

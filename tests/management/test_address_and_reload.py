@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import re
 import signal
@@ -43,6 +44,12 @@ def refusal(*arguments: str, **changes: Any) -> str:
     with override_settings(**changes), pytest.raises(CommandError) as refused:
         call_command("runmcp", *arguments)
     return str(refused.value)
+
+
+def test_in_a_process_that_is_not_its_own_it_freezes_no_objects() -> None:
+    frozen = gc.get_freeze_count()
+    assert "--reload restarts the process" in refusal("--transport", "http", "0", "--reload", MCP_SERVING=SERVER)
+    assert gc.get_freeze_count() == frozen
 
 
 # An address

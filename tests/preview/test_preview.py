@@ -67,7 +67,7 @@ _templates: dict[str, dict[str, dict[str, Any]]] = {}
 
 
 def databases_of(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, dict[str, Any]]:
-    """Django's settings for migrated databases with the rows."""
+    """The settings of migrated databases with the test's rows."""
     if kind == "mariadb":
         return prepared(request.getfixturevalue("mariadb").fresh_databases("default", "archive"), tmp_path)
     server: PostgreSQL | None = request.getfixturevalue("postgres") if kind == "postgres" else None
@@ -89,7 +89,7 @@ def sqlite_in(folder: Path) -> dict[str, dict[str, Any]]:
 
 
 def prepared(databases: dict[str, dict[str, Any]], tmp_path: Path) -> dict[str, dict[str, Any]]:
-    """The databases, once they are migrated and have the rows."""
+    """Migrate the databases and make the rows; return the settings."""
     command = [*MANAGE, "shell", "--command", PREPARE]
     env = environment(**project_with(databases, tmp_path).env)
     subprocess.run(command, env=env, cwd=ROOT, check=True, capture_output=True)

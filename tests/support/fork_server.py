@@ -273,7 +273,7 @@ def main() -> list[str]:
     assert threading.active_count() == 1, "only the thread that forks goes on in a forked process"
     connection = socket.socket(fileno=int(sys.argv[1]))
     gc.collect()
-    gc.freeze()  # for good: a collection in a forked process would visit, and so copy, the memory of all these modules
+    gc.freeze()  # never undone: a collection in a forked process would copy the memory of all these modules
     connection.send(b"+")
     command = serve(connection)
     connection.detach()

@@ -64,7 +64,7 @@ class PostgreSQL:
         return found
 
     def copies_of(self, databases: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
-        """Django's settings for copies of fresh databases, to which nobody is connected."""
+        """Django's settings for copies of these databases. Nobody may be connected to the originals."""
         found = {}
         for alias, template in databases.items():
             name = f"fresh_{next(self._numbers)}"

@@ -221,7 +221,7 @@ def test_while_all_threads_are_busy_async_tools_are_listed_and_called_and_confir
 
 
 async def orm_threads() -> list[int]:
-    """Where the async ORM runs: in a call, in a task of the call, in a call within the call, and in the first again."""
+    """The threads of the async ORM: in a call, in its task, in a nested call, and in the outer call again."""
     in_call = sync_to_async(threading.get_ident)
     threads_used = [await in_call(), await asyncio.create_task(in_call())]
     with async_orm_thread():
@@ -241,11 +241,7 @@ def test_the_async_orm_of_each_call_has_its_own_thread(through_sync_code: bool) 
     async def calls() -> list[list[int]]:
         return await asyncio.gather(call(), call())
 
-    if through_sync_code:  # of a tool
-        with current_request.updated(holds_a_thread=True):
-            one, other = async_to_sync(calls)()
-    else:
-        one, other = asyncio.run(calls())
+    one, other = async_to_sync(calls)() if through_sync_code else asyncio.run(calls())
     assert one[0] == one[1] == one[3]
     assert other[0] == other[1] == other[3]
     assert len({one[0], other[0], threading.get_ident()}) == 3
@@ -264,7 +260,7 @@ def test_a_task_that_outlives_its_call_cannot_use_the_async_orm() -> None:
         with async_orm_thread():
             task = asyncio.create_task(later())
         ended.set()
-        with pytest.raises(RuntimeError, match="after the end of the call"):
+        with pytest.raises(RuntimeError, match="after the end of its call"):
             await task
 
     asyncio.run(run())

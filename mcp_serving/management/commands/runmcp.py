@@ -8,7 +8,7 @@ import signal
 import time
 import traceback
 from argparse import ArgumentParser
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from threading import Timer
 from typing import TYPE_CHECKING, Any
 
@@ -139,7 +139,7 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         with one_line_errors():
-            with garbage.imports_unvisited():
+            with garbage.imports_unvisited() if self._owns_process else nullcontext():
                 self._server = self._build(options)
             if options["reload"]:
                 self._reload_on_changes(options)
