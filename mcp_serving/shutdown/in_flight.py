@@ -65,7 +65,7 @@ class InFlightRequest:
         connection: the client's side of it; None over stdio.
     """
 
-    __slots__ = ("__weakref__", "_expiry", "_handler", "_requests", "connection", "kind", "name", "state")
+    __slots__ = ("__weakref__", "_expiry", "_handler", "_name", "_requests", "connection", "kind", "state")
 
     def __init__(
         self,
@@ -74,13 +74,22 @@ class InFlightRequest:
         kind: Kind = Kind.CALL,
         connection: Connection | None = None,
     ) -> None:
-        self.name: str | RequestName = name
+        self._name = name
         self.kind = kind
         self.state = State.RUNNING
         self.connection = connection
         self._expiry: asyncio.TimerHandle | None = None
         self._handler: _RunningHandler | None = None
         self._requests = requests
+
+    @property
+    def name(self) -> str:
+        """The request as a log line names it."""
+        return str(self._name)
+
+    @name.setter
+    def name(self, name: str | RequestName) -> None:
+        self._name = name
 
     @property
     def draining(self) -> bool:
@@ -268,7 +277,7 @@ class InFlightRequests:
     @property
     def names(self) -> list[str]:
         """The names of the requests in flight."""
-        return [str(request.name) for request in self._open]
+        return [request.name for request in self._open]
 
     @property
     def has_calls(self) -> bool:
