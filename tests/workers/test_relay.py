@@ -142,7 +142,9 @@ def test_a_session_of_one_mount_is_unknown_to_another_mount(site: Workers) -> No
 def test_a_relayed_call_is_answered_when_its_session_is_ended_at_the_same_time(path: str, workers: Workers) -> None:
     async def work() -> None:
         found = set()
-        for number in range(20):
+        for number in range(200):
+            if number >= 20 and found & {"404", "error"}:  # on a fast machine, few rounds end a call
+                break
             async with Clients(workers[0].address) as owner, Clients(workers[1].address) as other:
                 pause = random.choice((0, 0.001, 0.003, 0.01))
                 message = call(7, "slow", seconds=0.2 * (number % 2))
