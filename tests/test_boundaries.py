@@ -39,6 +39,7 @@ LAYERS = [
         "instruments",
         "record_queue",
         "shared_timer",
+        "param_headers",
         "shutdown",
     },
 ]

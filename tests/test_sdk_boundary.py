@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import re
 from contextlib import asynccontextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import anyio
 import pytest
+from mcp.server._otel import OpenTelemetryMiddleware
 from mcp.server.auth.settings import AuthSettings
 from mcp.server.connection import Connection
 from mcp.server.lowlevel.server import Server as LowLevelServer
@@ -18,6 +20,7 @@ from mcp.server.session import ServerSession
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from mcp.shared.message import SessionMessage
 from mcp_types import JSONRPCRequest, JSONRPCResponse, ToolListChangedNotification, jsonrpc_message_adapter
+from opentelemetry import trace
 from pydantic import AnyHttpUrl
 from starlette.routing import Route
 
@@ -300,3 +303,46 @@ def test_a_server_has_the_middleware_that_makes_spans_and_others_can_run_within_
     server.middleware.append(first)
     sdk.add_within_span(server, within)
     assert [server.middleware[0], *server.middleware[2:]] == [first, within, first]
+
+
+TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
+
+
+@pytest.mark.parametrize(
+    ("meta", "expected"),
+    [(None, 0), ({"progressToken": 1}, 0), ({"traceparent": f"00-{TRACE}-00f067aa0ba902b7-01"}, int(TRACE, 16))],
+)
+def test_without_a_tracer_provider_a_handler_runs_in_the_trace_that_its_client_sends(meta: Any, expected: int) -> None:
+    view = sdk.joined(LowLevelServer("x"), None, None)  # type: ignore[arg-type]
+    makes_spans = view.middleware[1]
+    request: Any = SimpleNamespace(method="ping", params=None, request_id=1, meta=meta, protocol_version="2026-07-28")
+
+    async def trace_of(_: Any) -> Any:
+        return {"trace": trace.get_current_span().get_span_context().trace_id}
+
+    async def run() -> Any:
+        return await makes_spans(request, trace_of)
+
+    assert anyio.run(run) == {"trace": expected}
+
+
+def test_without_a_tracer_provider_and_a_trace_no_span_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[str] = []
+
+    async def make(self: object, ctx: Any, call_next: Any) -> Any:
+        made.append(ctx.method)
+        return await call_next(ctx)
+
+    monkeypatch.setattr(OpenTelemetryMiddleware, "__call__", make)
+    view = sdk.joined(LowLevelServer("x"), None, None)  # type: ignore[arg-type]
+
+    async def answer(_: Any) -> Any:
+        return {}
+
+    async def run(meta: Any) -> Any:
+        return await view.middleware[1](SimpleNamespace(method="ping", meta=meta), answer)  # type: ignore[arg-type]
+
+    assert anyio.run(run, {"progressToken": 1}) == {}
+    assert made == []
+    assert anyio.run(run, {"traceparent": ""}) == {}
+    assert made == ["ping"]

@@ -11,7 +11,8 @@ from django.core.exceptions import PermissionDenied
 from mcp.shared.exceptions import MCPError
 from mcp.shared.inbound import validate_mcp_param_headers
 
-from mcp_serving import current_request, sdk
+from mcp_serving import current_request
+from mcp_serving.param_headers import InputSchemaLookup
 from mcp_serving.threads import DjangoThreads, is_async
 from mcp_serving.tools.declarations import ValidPermission
 from mcp_serving.users import get_user, is_user_of_process, logged_in_user
@@ -143,7 +144,7 @@ def _log_as_refused() -> None:
     logger.exception("A permission could not be looked up; it is refused.")
 
 
-def check_param_headers(tool: str, arguments: dict[str, Any], input_schema: sdk.InputSchemaLookup) -> None:
+def check_param_headers(tool: str, arguments: dict[str, Any], input_schema: InputSchemaLookup) -> None:
     """The SDK's check of ``Mcp-Param-*`` headers, for a tool that requires a permission.
 
     The SDK would check before the caller is known, and so reveal the tool: see ``sdk.hide_input_schemas``.
