@@ -7,7 +7,7 @@ import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from django.urls import re_path
 
@@ -20,7 +20,6 @@ from mcp_serving.rate_limits.rate import valid_rate
 from mcp_serving.runtime import Runtime
 from mcp_serving.security import hosts
 from mcp_serving.security.access import ACCESS_OPTIONS, Access
-from mcp_serving.security.bearer_tokens import remaining_lifetime
 from mcp_serving.security.resource_metadata import WELL_KNOWN
 from mcp_serving.sessions.limits import Limits
 from mcp_serving.sessions.resumable_events import SessionEvents
@@ -42,6 +41,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+_ServeStarted: TypeAlias = "Callable[[SDKApplication, Scope, Receive, Send], Awaitable[None]]"
 _SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
 _NOT_FOUND = Refusal(404, "Not Found")
 _NOT_STARTED = Refusal(503, "The MCP server could not be started.", headers={"retry-after": "5"})
@@ -219,17 +219,16 @@ class StreamableHTTPHandler:
 
     # One request
 
-    async def _tracked(self, app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
+    def _tracked(self, app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         """Serve a request through a ``RequestTrackingMiddleware``, unless there is one around the router."""
         if http_request(scope) is None:
             if daphne.replaced_root_path(send) is not None:
-                await _NOT_FOUND(scope, receive, send)
-                return
+                return _NOT_FOUND(scope, receive, send)
             lifecycle.install_shutdown_hook()
             app = RequestTrackingMiddleware(app, Runtime.of(self._server).in_flight).serve_http
             # httptools leaves whitespace around the values, and the SDK compares values with the message.
             scope = {**scope, "headers": [(name, value.strip(b" \t")) for name, value in scope["headers"]]}
-        await app(scope, receive, send)
+        return app(scope, receive, send)
 
     def _serve(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         if refusal := self._refusal(scope):
@@ -242,11 +241,8 @@ class StreamableHTTPHandler:
         callers = self.access.callers
         await page.page_about(self._server, scope, needs_token=callers.with_token)(scope, receive, send)
 
-    async def _serve_admitted(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if (started := self._running_application() or await self._start_application()) is None:
-            await _NOT_STARTED(scope, receive, send)
-        else:
-            await _serve_mcp(started.mcp_endpoint, scope, receive, send)
+    def _serve_admitted(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+        return self._serve_started(SDKApplication.serve, scope, receive, send)
 
     def _refusal(self, scope: Scope, *, any_origin: bool = False) -> Refusal | None:
         """Why a request is refused before anybody looks at its caller; None if it is not."""
@@ -258,13 +254,11 @@ class StreamableHTTPHandler:
         )
 
     async def _serve_other_route(self, route: Route, scope: Scope, receive: Receive, send: Send) -> None:
-        async def serve(scope: Scope, receive: Receive, send: Send) -> None:
-            if (started := self._running_application() or await self._start_application()) is None:
-                await _NOT_STARTED(scope, receive, send)
-                return
-            await started.serve_other_route(route, scope, receive, send)
+        def serve(started: SDKApplication, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+            return started.serve_other_route(route, scope, receive, send)
 
-        await self._serve_openly(partial(self.access.serve_anybody, serve), scope, receive, send)
+        app = partial(self.access.serve_anybody, partial(self._serve_started, serve))
+        await self._serve_openly(app, scope, receive, send)
 
     async def _serve_openly(self, app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a route that is open to callers without a token."""
@@ -277,11 +271,8 @@ class StreamableHTTPHandler:
         leave_double_slash_to_django(scope)
         await self._tracked(serve, scope, receive, send)
 
-    async def _serve_relayed(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if (started := self._running_application() or await self._start_application()) is None:
-            await _NOT_STARTED(scope, receive, send)
-        else:
-            await _serve_mcp(started.sessions.serve_relayed, scope, receive, send)
+    def _serve_relayed(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+        return self._serve_started(SDKApplication.serve_relayed, scope, receive, send)
 
     # The SDK's application
 
@@ -299,6 +290,18 @@ class StreamableHTTPHandler:
         """The SDK's application, if it is started in the running event loop."""
         started: SDKApplication | None = Runtime.of(self._server).running_service(self)
         return started
+
+    def _serve_started(self, serve: _ServeStarted, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+        """Let ``serve`` answer a request with the SDK's application, which is started first if it does not run."""
+        if (started := self._running_application()) is not None:
+            return serve(started, scope, receive, send)
+        return self._start_and_serve(serve, scope, receive, send)
+
+    async def _start_and_serve(self, serve: _ServeStarted, scope: Scope, receive: Receive, send: Send) -> None:
+        if (started := await self._start_application()) is None:
+            await _NOT_STARTED(scope, receive, send)
+        else:
+            await serve(started, scope, receive, send)
 
     async def _start_application(self) -> SDKApplication | None:
         """Start the SDK's application; None if it cannot be started, which is logged once."""
@@ -330,14 +333,3 @@ class StreamableHTTPHandler:
             return None
         serve = partial(self._tracked, self._mounts.serve_relayed)
         return Relay(layer, serve, self.place, application.max_body_size)
-
-
-def _serve_mcp(app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
-    """Let the SDK answer: a POST is a call, and a GET opens a stream."""
-    request = http_request(scope)
-    assert request is not None
-    if scope["method"] == "POST":
-        return request.run_call(app, scope, receive, send)
-    if scope["method"] == "GET":
-        request.in_flight.become_stream(lifetime=remaining_lifetime())
-    return app(scope, receive, send)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -15,15 +15,17 @@ from mcp_serving.asgi.rate_limit import RateLimit
 from mcp_serving.asgi.request_checks import RequestCheck, RequestChecks
 from mcp_serving.asgi.scope_check import ScopeCheck
 from mcp_serving.rate_limits import storage
+from mcp_serving.security.bearer_tokens import remaining_lifetime
 from mcp_serving.sessions.manager import Sessions
 from mcp_serving.sessions.resumable_events import SessionEvents
 from mcp_serving.threads import async_orm_thread
 from mcp_serving.tools.visibility import PermissionCheckingServer
+from mcp_serving.web_servers.middleware import http_request
 from mcp_serving.web_servers.request_body import ValueLimitMiddleware
 
 if TYPE_CHECKING:
     from mcp.server.lowlevel.server import Server as LowLevelServer
-    from starlette.types import Receive, Scope, Send
+    from starlette.types import ASGIApp, Receive, Scope, Send
 
     from mcp_serving.rate_limits.rate import Rate
     from mcp_serving.security.access import Access
@@ -67,7 +69,7 @@ class SDKApplication:
             storage.check()
         endpoint = RequestChecks(self.sessions, checks, self.max_body_size) if checks else self.sessions
         # Outermost, because the other applications parse the body.
-        self.mcp_endpoint = ValueLimitMiddleware(endpoint, self.max_body_size)
+        self._endpoint = ValueLimitMiddleware(endpoint, self.max_body_size)
 
     @property
     def routes(self) -> list[Route]:
@@ -83,6 +85,14 @@ class SDKApplication:
     def max_body_size(self) -> int:
         """Bytes that the body of a request may have."""
         return self._manager.max_request_body_size
+
+    def serve(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+        """Serve a request to the MCP endpoint."""
+        return _serve_mcp(self._endpoint, scope, receive, send)
+
+    def serve_relayed(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+        """Serve a request to the MCP endpoint that another worker has checked and relayed."""
+        return _serve_mcp(self.sessions.serve_relayed, scope, receive, send)
 
     async def serve_other_route(self, route: Route, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a request for one of ``routes``, wherever the routes are mounted."""
@@ -112,3 +122,14 @@ def _root_path(path: str, route: Route) -> str:
     """The part of the path before a route of the SDK's application: a router's prefix, the web server's root path."""
     starts = (match.start() for match in re.finditer("/", path))
     return next(path[:start] for start in starts if route.path_regex.match(path[start:]))
+
+
+def _serve_mcp(app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+    """Let the SDK answer: a POST is a call, and a GET opens a stream."""
+    request = http_request(scope)
+    assert request is not None
+    if scope["method"] == "POST":
+        return request.run_call(app, scope, receive, send)
+    if scope["method"] == "GET":
+        request.in_flight.become_stream(lifetime=remaining_lifetime())
+    return app(scope, receive, send)

@@ -22,7 +22,7 @@ from mcp_serving.web_servers.responses import is_event_stream
 from mcp_serving.workers import json_rpc
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator, Awaitable, Callable
 
     from starlette.types import Message, Send
 
@@ -138,19 +138,24 @@ class CallsInProgress:
         is_stream = False
         last_event = b""
 
-        async def send_response(message: Message) -> None:
+        def send_response(message: Message) -> Awaitable[None]:
             nonlocal is_stream, last_event
             if message["type"] == "http.response.start":
                 is_stream = is_event_stream(message)
-            else:
-                is_over = not message.get("more_body", False)
-                if is_stream and b"data: {" in (body := message.get("body", b"")):
+                return send(message)
+            is_over = not message.get("more_body", False)
+            if is_over or call.progress is _Progress.FINISHED:
+                self.release(call)
+            if is_stream:
+                if b"data: {" in (body := message.get("body", b"")):
                     last_event = body
-                if is_stream and is_over and has_ended() and not json_rpc.is_response_event(last_event, request_id):
-                    event = json_rpc.error_event(request_id, CONNECTION_CLOSED, _ENDED)
-                    await send({"type": "http.response.body", "body": event, "more_body": True})
-                if is_over or call.progress is _Progress.FINISHED:
-                    self.release(call)
+                if is_over and has_ended() and not json_rpc.is_response_event(last_event, request_id):
+                    return send_error_and(message)
+            return send(message)
+
+        async def send_error_and(message: Message) -> None:
+            event = json_rpc.error_event(request_id, CONNECTION_CLOSED, _ENDED)
+            await send({"type": "http.response.body", "body": event, "more_body": True})
             await send(message)
 
         return send_response

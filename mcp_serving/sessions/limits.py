@@ -3,14 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from mcp_serving.web_servers.responses import Refusal
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 
 @dataclass(frozen=True)
@@ -45,16 +40,39 @@ class Limits:
         return Refusal(431, "The headers are too large.", f"its headers have more than max_header_size={limit} bytes")
 
 
-@contextmanager
-def counted(counts: Counter[str], key: str) -> Iterator[None]:
-    """Add one to a count for the length of a block. A count of zero is removed."""
-    counts[key] += 1
-    try:
-        yield
-    finally:
-        counts[key] -= 1
-        if not counts[key]:
-            del counts[key]
+class Counted:
+    """A block during which the count of a key is larger by one. A count of zero is removed.
+
+    The block gets False, and is not counted, if the count has reached the limit. It is not a generator, which is
+    slower: each call in a session enters such a block.
+
+    Args:
+        counts: of all keys.
+        key: the key. If it is empty or None, nothing is counted.
+        limit: the highest count; None for no limit.
+    """
+
+    __slots__ = ("_counts", "_key", "_limit")
+
+    def __init__(self, counts: Counter[str], key: str | None, limit: int | None = None) -> None:
+        self._counts = counts
+        self._key = key
+        self._limit = limit
+
+    def __enter__(self) -> bool:
+        if self._key:
+            count = self._counts[self._key]
+            if self._limit is not None and count >= self._limit:
+                self._key = None
+                return False
+            self._counts[self._key] = count + 1
+        return True
+
+    def __exit__(self, *_: object) -> None:
+        if self._key:
+            self._counts[self._key] -= 1
+            if not self._counts[self._key]:
+                del self._counts[self._key]
 
 
 TOO_MANY_SESSIONS = Refusal(

@@ -20,7 +20,7 @@ from mcp_serving.notifications.subscription_limits import subscribed_to
 from mcp_serving.security.principal import principal
 from mcp_serving.sessions import session_ids
 from mcp_serving.sessions.calls import CallsInProgress, refused_id
-from mcp_serving.sessions.limits import TOO_MANY_SESSIONS, TOO_MANY_STREAMS, Limits, counted
+from mcp_serving.sessions.limits import TOO_MANY_SESSIONS, TOO_MANY_STREAMS, Counted, Limits
 from mcp_serving.sessions.resumable_events import SessionEvents
 from mcp_serving.sessions.resumption import replay_missed_events
 from mcp_serving.sessions.session_ids import SessionId
@@ -223,10 +223,10 @@ class Sessions:
     def _with_404_after_end(self, session: SessionId, send: Send) -> Send:
         """``send`` that answers 404 in place of 500 if the client has ended the session during its call."""
 
-        async def send_404_after_end(message: Message) -> None:
+        def send_404_after_end(message: Message) -> Awaitable[None]:
             if message.get("status") == 500 and sdk.has_ended(self._manager, session.sdk_id):
                 message = {**message, "status": 404}
-            await send(message)
+            return send(message)
 
         return send_404_after_end
 
@@ -266,17 +266,9 @@ class Sessions:
         finally:
             self._calls.handler_ended(call)
 
-    @contextmanager
-    def _stream(self, holder: str | None) -> Iterator[bool]:
-        """Count one more stream or call of a holder for the length of the block; False if it has too many."""
-        limit = self._limits.streams_per_session
-        if not holder or limit is None:
-            yield True
-        elif self._streams[holder] >= limit:
-            yield False
-        else:
-            with counted(self._streams, holder):
-                yield True
+    def _stream(self, holder: str | None) -> Counted:
+        """A block that counts as one more stream or call of a holder; it gets False if the holder has too many."""
+        return Counted(self._streams, holder, self._limits.streams_per_session)
 
     def _may_open(self, owner: str) -> bool:
         limit = self._limits.sessions_per_user
@@ -290,7 +282,7 @@ class Sessions:
             yield
             return
         try:
-            with counted(self._opening, owner):
+            with Counted(self._opening, owner):
                 yield
         finally:
             still_open = sdk.open_sessions(self._manager)

@@ -16,6 +16,8 @@ from django.core.signing import BadSignature, Signer
 from mcp.server.streamable_http import MCP_SESSION_ID_HEADER
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable
+
     from starlette.types import Message, Scope, Send
 
 HEADER = MCP_SESSION_ID_HEADER.encode()
@@ -69,14 +71,14 @@ class SessionId:
     def signing(self, send: Send, owner: str | None) -> Send:
         """``send`` that replaces the SDK's session id in the response by the signed one."""
 
-        async def send_signed(message: Message) -> None:
+        def send_signed(message: Message) -> Awaitable[None]:
             if message["type"] == "http.response.start":
                 headers = [
                     (name, self._signed(value, owner) if name.lower() == HEADER else value)
                     for name, value in message.get("headers", ())
                 ]
                 message = {**message, "headers": headers}
-            await send(message)
+            return send(message)
 
         return send_signed
 

@@ -46,30 +46,38 @@ class ResponseSender:
             return self._send_body(message)
         return self._send(message)
 
-    async def _start(self, message: Message) -> None:
-        is_stream = is_event_stream(message)
-        self.progress = Progress.STREAMING_EVENTS if is_stream else Progress.STARTED
-        if is_stream and self._method == "GET" and self._in_flight.kind is Kind.CALL:
+    def _start(self, message: Message) -> Awaitable[None]:
+        if is_event_stream(message):
+            return self._start_stream(message)
+        self.progress = Progress.STARTED
+        return self._send(message)
+
+    async def _start_stream(self, message: Message) -> None:
+        self.progress = Progress.STREAMING_EVENTS
+        if self._method == "GET" and self._in_flight.kind is Kind.CALL:
             self._in_flight.become_stream()  # of a Django view: it may never end by itself
         await self._send(message)
-        if is_stream:
-            # Daphne sends the headers with the first part of the body, but an event may come much later.
-            await self._send({"type": "http.response.body", "body": b"", "more_body": True})
+        # Daphne sends the headers with the first part of the body, but an event may come much later.
+        await self._send({"type": "http.response.body", "body": b"", "more_body": True})
 
-    async def _send_body(self, message: Message) -> None:
-        body, more_body = message.get("body", b""), message.get("more_body", False)
+    def _send_body(self, message: Message) -> Awaitable[None]:
         if self._back_pressure is not None:
-            # All of it waits for the client but the last piece, which ends the response.
-            waits = len(body) if more_body else max(len(body) - 1, 0) // daphne.PIECE * daphne.PIECE
-            if (waits or more_body) and not await self._back_pressure.send(body[:waits]):
-                return
-            if more_body:
-                return
-            self._back_pressure.release()
-            message = {**message, "body": body[waits:]} if waits else message
-        if not more_body:
+            return self._send_when_read(self._back_pressure, message)
+        if not message.get("more_body", False):
             self.progress = Progress.COMPLETE
-        await self._send(message)
+        return self._send(message)
+
+    async def _send_when_read(self, back_pressure: daphne.BackPressure, message: Message) -> None:
+        body, more_body = message.get("body", b""), message.get("more_body", False)
+        # All of it waits for the client but the last piece, which ends the response.
+        waits = len(body) if more_body else max(len(body) - 1, 0) // daphne.PIECE * daphne.PIECE
+        if (waits or more_body) and not await back_pressure.send(body[:waits]):
+            return
+        if more_body:
+            return
+        back_pressure.release()
+        self.progress = Progress.COMPLETE
+        await self._send({**message, "body": body[waits:]} if waits else message)
 
     async def fail(self, status: int, text: str) -> None:
         """Respond with an error; if the response has started, end a stream of events, and break off any other."""
