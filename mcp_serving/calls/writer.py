@@ -129,11 +129,12 @@ class _Insert:
             return None
 
     def execute(self, rows: list[list[Any]]) -> None:
-        with transaction.atomic(using=self._database), self._connection.cursor() as cursor:
-            if self._json_names:
-                batch = [dict(zip(self._json_names, row, strict=True)) for row in rows]
+        if self._json_names:
+            batch = [dict(zip(self._json_names, row, strict=True)) for row in rows]
+            with self._connection.cursor() as cursor:  # one statement, which needs no transaction around it
                 cursor.execute(self._sql, [pydantic_core.to_json(batch, fallback=str).decode()])
-            else:
+        else:
+            with transaction.atomic(using=self._database), self._connection.cursor() as cursor:
                 cursor.executemany(self._sql, rows)
 
 
