@@ -80,9 +80,7 @@ class LegacySessions:
         if subscriber is None and connection.has_standalone_channel:
             principal = current_request.get().principal
             subscriber = connection.state[_SUBSCRIBER] = _Subscriber(connection, self._bus, principal)
-            unsubscribe = self._bus.subscribe(subscriber.notify)
             connection.exit_stack.callback(subscriber.close)
-            connection.exit_stack.callback(unsubscribe)
         return subscriber
 
 
@@ -107,6 +105,8 @@ class _Subscriber:
     never holds more notifications than subscriptions, however slowly its client reads, and no other session waits.
     """
 
+    __slots__ = ("_bus", "_connection", "_sender", "_unsent", "_unsubscribe", "_uris", "_written")
+
     def __init__(self, connection: Connection, bus: SubscribedNotifications, principal: str | None) -> None:
         self._connection = connection
         self._bus = bus
@@ -115,6 +115,7 @@ class _Subscriber:
         """The subscribed URIs by their identity, in each way that the client has written them."""
         self._unsent: dict[ServerEvent, None] = {}
         self._sender: asyncio.Task[None] | None = None
+        self._unsubscribe = bus.subscribe(self.notify)
 
     def add(self, uri: str) -> None:
         """Subscribe to a URI.
@@ -158,6 +159,7 @@ class _Subscriber:
             self._sender = None
 
     def close(self) -> None:
+        self._unsubscribe()
         self._uris.clear()
         self._unsent.clear()
         if self._sender is not None:

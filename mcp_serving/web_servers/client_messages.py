@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 class ClientMessages:
     """``receive`` of one request. When a shutdown ends the request, it says that the client has left."""
 
+    __slots__ = ("_in_flight", "_receive", "_waiting")
+
     disconnected: ClassVar[Message]
 
     def __init__(self, receive: Receive, in_flight: InFlightRequest) -> None:
@@ -49,9 +51,14 @@ class ClientMessages:
 class WebSocketMessages(ClientMessages):
     """``receive`` of a WebSocket connection."""
 
+    __slots__ = ("has_begun",)
+
     disconnected: ClassVar[Message] = {"type": "websocket.disconnect", "code": 1001}
-    has_begun = False
-    """Whether the application has received anything."""
+
+    def __init__(self, receive: Receive, in_flight: InFlightRequest) -> None:
+        super().__init__(receive, in_flight)
+        self.has_begun = False
+        """Whether the application has received anything."""
 
     async def receive(self) -> Message:
         self.has_begun = True
@@ -75,6 +82,8 @@ class Watch(Enum):
 
 class HTTPMessages(ClientMessages):
     """``receive`` of an HTTP request."""
+
+    __slots__ = ("_context", "_on_left", "_task", "_watch_timer", "watch")
 
     disconnected: ClassVar[Message] = {"type": "http.disconnect"}
 

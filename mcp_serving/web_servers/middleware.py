@@ -142,6 +142,9 @@ class WebSocket:
 class HTTPRequest:
     """One HTTP request in flight: the messages of its client, and its response."""
 
+    # A session keeps the object of its last request.
+    __slots__ = ("_call", "_send", "_task", "_wait_cancelled", "client", "in_flight", "response")
+
     def __init__(self, in_flight: InFlightRequests, scope: Scope, receive: Receive, send: Send) -> None:
         self._send = send
         self._task = asyncio.current_task()
@@ -154,9 +157,10 @@ class HTTPRequest:
     def close(self) -> None:
         """It is answered."""
         self.in_flight.close()
-        # A session keeps the entry of the request that opened it. And with a reference to each other, only the garbage
-        # collector would free both, while all other requests wait.
+        # A session keeps the entry of the request that opened it, and this object of its last request. And with a
+        # reference to each other, only the garbage collector would free both, while all other requests wait.
         self.in_flight.connection = None
+        self._task = None
 
     # A call, which ends when its client leaves
 

@@ -32,6 +32,8 @@ class Progress(Enum):
 class ResponseSender:
     """Sends the response of one HTTP request, and knows how far it has got."""
 
+    __slots__ = ("_back_pressure", "_in_flight", "_method", "_send", "progress")
+
     def __init__(self, method: str, send: Send, in_flight: InFlightRequest) -> None:
         self.progress = Progress.NOT_STARTED
         self._method = method

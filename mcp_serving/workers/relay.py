@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from mcp.server.transport_security import RequestBodyLimitMiddleware
 
 from mcp_serving import current_request
-from mcp_serving.logs import describe
+from mcp_serving.logs import request_name
 from mcp_serving.web_servers.request_body import read_body
 from mcp_serving.workers import scope_serialization
 from mcp_serving.workers.incoming_request import IncomingRequest
@@ -124,7 +124,7 @@ class Relay:
         in_flight = current_request.get().in_flight
         if in_flight is None:
             return await outgoing.answer(scope, receive, send)
-        in_flight.name = describe(request.method, request.params)
+        in_flight.name = request_name(request.method, request.params)
         # It is not known here whether the tool asks. The client may answer a question on a new connection.
         in_flight.may_ask_client()
         with in_flight.handled():
