@@ -21,7 +21,7 @@ pytestmark = [
 ]
 
 DESCRIBE = """
-import json, os, signal, sys
+import __main__, gc, json, os, signal, sys
 streams = [sys.stdin, sys.stdout, sys.stderr]
 names = ("name", "mode", "encoding", "errors", "line_buffering", "write_through")
 told = {
@@ -30,7 +30,7 @@ told = {
     "descriptors": sorted(os.listdir("/proc/self/fd"))[:4],
     "arguments": [sys.argv, sys.orig_argv],
     "path": sys.path,
-    "main": [sys.modules["__main__"].__file__, sys.modules["__main__"].__spec__.name],
+    "main": [getattr(__main__, "__file__", None), getattr(__main__.__spec__, "name", None), __main__.__name__],
     "environment": {**os.environ, "TEST_OWN_IMPORTS": ""},
     "folder": os.getcwd(),
     "parent": os.getppid(),
@@ -39,14 +39,19 @@ told = {
     "mask": sorted(signal.pthread_sigmask(signal.SIG_BLOCK, [])),
     "flags": str(sys.flags),
 }
-print(json.dumps([told, "mcp.server" in sys.modules]))
+print(json.dumps([told, gc.get_freeze_count() > 0]))
 """
+COMMANDS = {
+    "-m": [*MANAGE, "shell", "--verbosity", "0", "--command", DESCRIBE],
+    "manage.py": [sys.executable, "manage.py", "shell", "--verbosity", "0", "--command", DESCRIBE],
+    "-c": [sys.executable, "-c", DESCRIBE, "argument"],
+}
 
 
-def described(*, own_imports: bool, **options: Any) -> Any:
-    """What a process says of itself, and whether it had imported the SDK before its code ran."""
+def described(command: str = "-m", *, own_imports: bool, **options: Any) -> Any:
+    """What a process says of itself, and whether it was forked."""
     done = subprocess.run(
-        [*MANAGE, "shell", "--verbosity", "0", "--command", DESCRIBE],
+        COMMANDS[command],
         env=environment(**(OWN_IMPORTS if own_imports else {})),
         capture_output=True,
         text=True,
@@ -63,11 +68,12 @@ def fork_server() -> None:
 
 
 @pytest.mark.parametrize("options", [{}, {"start_new_session": True}, {"stdin": subprocess.DEVNULL}], ids=str)
-def test_a_forked_process_has_what_a_new_interpreter_has(options: dict[str, Any]) -> None:
-    forked, had_imported = described(own_imports=False, cwd=ROOT, **options)
-    expected, had_imported_without = described(own_imports=True, cwd=ROOT, **options)
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_forked_process_has_what_a_new_interpreter_has(command: str, options: dict[str, Any]) -> None:
+    forked, is_forked = described(command, own_imports=False, cwd=ROOT, **options)
+    expected, expected_is_forked = described(command, own_imports=True, cwd=ROOT, **options)
     assert forked == expected
-    assert (had_imported, had_imported_without) == (True, False)
+    assert (is_forked, expected_is_forked) == (True, False)
     assert forked["parent"] == os.getpid()
 
 
@@ -97,6 +103,11 @@ def test_a_folder_with_the_name_of_a_package_hides_it(tmp_path: Path) -> None:
     (tmp_path / "uvicorn.py").write_text("print('of the project')")
     command = [sys.executable, "-m", "uvicorn"]
     assert subprocess.run(command, cwd=tmp_path, capture_output=True, text=True).stdout == "of the project\n"
+
+
+def test_code_that_asks_what_is_imported_is_run_by_a_new_interpreter() -> None:
+    command = [sys.executable, "-c", "import sys; print('django' in sys.modules)"]
+    assert subprocess.run(command, env=environment(), cwd=ROOT, capture_output=True, text=True).stdout == "False\n"
 
 
 def test_what_is_preloaded_belongs_to_no_project() -> None:

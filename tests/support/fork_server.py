@@ -26,6 +26,7 @@ import sys
 import tempfile
 import threading
 import time
+import types
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -66,8 +67,17 @@ PRELOADED = (
     "uvicorn.main",
     "uvicorn.protocols.http.h11_impl",
 )
-MODULES = ("django", "daphne", "hypercorn", "mcp_serving", "uvicorn")
-"""What ``python -m`` runs in a forked process. ``manage.py`` runs in one, too."""
+MODULES = (
+    "bench.publisher",
+    "daphne",
+    "django",
+    "gunicorn",
+    "hypercorn",
+    "mcp_serving",
+    "tests.project.daphne_limits",
+    "uvicorn",
+)
+"""What ``python -m`` runs in a forked process. ``manage.py`` and the code after ``-c`` run in one, too."""
 
 OWN_IMPORTS = {"TEST_OWN_IMPORTS": "1"}
 """In the environment of a process, this starts it with a new interpreter. For tests of what a process imports."""
@@ -103,7 +113,10 @@ def _can_be_forked(options: Mapping[str, Any]) -> bool:
     command = list(args) if isinstance(args, list | tuple) else [args]
     if len(command) < 3 or command[0] != sys.executable:
         return False
-    if not (Path(command[1]).name == "manage.py" or (command[1] == "-m" and command[2] in MODULES)):
+    if command[1] == "-c":
+        if "sys.modules" in command[2]:  # the code asks which packages are imported
+            return False
+    elif not (Path(command[1]).name == "manage.py" or (command[1] == "-m" and command[2] in MODULES)):
         return False
     env = os.environ if options["env"] is None else options["env"]
     if OWN_IMPORTS.keys() & env.keys() or _read_at_start(env) != _read_at_start(os.environ):
@@ -208,16 +221,19 @@ def serve(connection: socket.socket) -> list[str]:
         if not request:
             os._exit(0)  # the tests have ended
         reader, writer = os.pipe()
+        begin, adopted = os.pipe()
         between = os.fork()
         if between == 0:
             child = os.fork()
             if child == 0:
+                os.close(adopted)
+                os.read(begin, 1)  # until the fork server has closed its end, too
                 return become(json.loads(request), streams)
             os.write(writer, str(child).encode())
             os._exit(0)
         os.waitpid(between, 0)  # from here on, the process of the tests is the parent of the child
         connection.send(os.read(reader, 32))
-        for number in (reader, writer, *streams):
+        for number in (reader, writer, begin, adopted, *streams):
             os.close(number)
 
 
@@ -237,7 +253,7 @@ def become(request: dict[str, Any], streams: Sequence[int]) -> list[str]:
     time.tzset()
     os.chdir(request["cwd"])
     command: list[str] = request["command"]
-    first = str(Path(command[1]).absolute().parent) if command[1] != "-m" else request["cwd"]
+    first = {"-c": "", "-m": request["cwd"]}.get(command[1], str(Path(command[1]).absolute().parent))
     given = filter(None, request["env"].get("PYTHONPATH", "").split(":"))
     sys.path[:] = [first, *dict.fromkeys([*given, *sys.path])]  # without duplicates, as the site module makes it
     sys.orig_argv = command
@@ -287,5 +303,12 @@ if __name__ == "__main__":
         sys.argv = command[2:]
         runpy.run_module(command[2], run_name="__main__", alter_sys=True)
     else:
-        sys.argv = command[1:]
-        runpy.run_path(command[1], run_name="__main__")
+        sys.modules["__main__"] = types.ModuleType("__main__")
+        if command[1] == "-c":
+            sys.argv = ["-c", *command[3:]]
+            code = compile(command[2], "<string>", "exec", dont_inherit=True)
+        else:
+            sys.argv = command[1:]
+            sys.modules["__main__"].__file__ = os.path.abspath(command[1])
+            code = compile(Path(command[1]).read_bytes(), os.path.abspath(command[1]), "exec", dont_inherit=True)
+        exec(code, vars(sys.modules["__main__"]))
