@@ -63,14 +63,12 @@ def project(request: pytest.FixtureRequest, tmp_path: Path) -> Project:
 
 
 _templates: dict[str, dict[str, dict[str, Any]]] = {}
-"""For each kind of database that can be copied: the settings of the migrated databases with the rows."""
+"""For each kind of database: the settings of the migrated databases with the rows."""
 
 
 def databases_of(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, dict[str, Any]]:
     """The settings of migrated databases with the test's rows."""
-    if kind == "mariadb":
-        return prepared(request.getfixturevalue("mariadb").fresh_databases("default", "archive"), tmp_path)
-    server: PostgreSQL | None = request.getfixturevalue("postgres") if kind == "postgres" else None
+    server: PostgreSQL | MariaDB | None = request.getfixturevalue(kind) if kind != "sqlite" else None
     if kind not in _templates:
         folder = request.getfixturevalue("tmp_path_factory").mktemp("template")
         empty = sqlite_in(folder) if server is None else server.fresh_databases("default", "archive")

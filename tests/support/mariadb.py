@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pymysql
+from pymysql.cursors import Cursor
 
 from tests.support.harness import must_be_installed, reserved_port, unprivileged, wait_until_answered
 
@@ -27,11 +28,16 @@ class MariaDB:
         self._numbers = count()
 
     def execute(self, statement: str, database: str | None = None) -> None:
+        with self._cursor(database) as cursor:
+            cursor.execute(statement)
+
+    @contextmanager
+    def _cursor(self, database: str | None = None) -> Iterator[Cursor]:
         connection = pymysql.connect(
             host="127.0.0.1", port=self.port, user="root", database=database, autocommit=True, connect_timeout=5
         )
         with connection, connection.cursor() as cursor:
-            cursor.execute(statement)
+            yield cursor
 
     def fresh_databases(self, *aliases: str) -> dict[str, dict[str, Any]]:
         """Django's settings for empty databases, one for each alias."""
@@ -46,6 +52,21 @@ class MariaDB:
                 "USER": "root",
                 "NAME": name,
             }
+        return found
+
+    def copies_of(self, databases: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+        """Django's settings for copies of these databases."""
+        found = self.fresh_databases(*databases)
+        for alias, template in databases.items():
+            original = template["NAME"]
+            with self._cursor(found[alias]["NAME"]) as cursor:
+                cursor.execute("SET FOREIGN_KEY_CHECKS = 0")
+                cursor.execute(f"SHOW TABLES FROM {original}")
+                for (table,) in cursor.fetchall():
+                    cursor.execute(f"SHOW CREATE TABLE {original}.{table}")
+                    (row,) = cursor.fetchall()
+                    cursor.execute(row[1])
+                    cursor.execute(f"INSERT INTO {table} SELECT * FROM {original}.{table}")
         return found
 
 
