@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pty
 import signal
 import subprocess
 import sys
@@ -75,6 +76,18 @@ def test_a_forked_process_has_what_a_new_interpreter_has(command: str, options: 
     assert forked == expected
     assert (is_forked, expected_is_forked) == (True, False)
     assert forked["parent"] == os.getpid()
+
+
+def test_at_a_terminal_its_streams_are_those_of_a_new_interpreter() -> None:
+    controller, terminal = pty.openpty()
+    try:
+        forked, is_forked = described("-c", own_imports=False, stdin=terminal)
+        expected, _ = described("-c", own_imports=True, stdin=terminal)
+    finally:
+        os.close(controller)
+        os.close(terminal)
+    assert forked == expected
+    assert is_forked
 
 
 @pytest.mark.parametrize(

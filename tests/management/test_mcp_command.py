@@ -19,7 +19,7 @@ import pytest
 from tests.support.console import SETTINGS as CONSOLE
 from tests.support.console import serving_console, token_of
 from tests.support.harness import DEADLINE, ROOT, environment
-from tests.support.terminal import BECOME_ITS_TERMINAL
+from tests.support.terminal import AT_ITS_TERMINAL
 
 pytestmark = pytest.mark.process
 
@@ -61,7 +61,7 @@ class Screen:
 @contextmanager
 def at_a_terminal(shop: dict[str, str], *arguments: str) -> Iterator[tuple[subprocess.Popen[bytes], Screen]]:
     master, slave = pty.openpty()
-    command = [sys.executable, "-c", BECOME_ITS_TERMINAL, sys.executable, "manage.py", "mcp", *arguments]
+    command = [sys.executable, "-c", AT_ITS_TERMINAL, "mcp", *arguments]
     process = subprocess.Popen(
         command,
         cwd=ROOT,

@@ -125,7 +125,7 @@ def _can_be_forked(options: Mapping[str, Any]) -> bool:
         return False
     if options["uid"] is not None or options["gid"] is not None or options["gids"] is not None:
         return False
-    if options["umask"] >= 0 or options["process_group"] >= 0 or os.isatty(max(options["p2cread"], 0)):
+    if options["umask"] >= 0 or options["process_group"] >= 0:
         return False
     folders = [Path(cwd or "."), *map(Path, filter(None, env.get("PYTHONPATH", "").split(":")))]
     return folders[0].is_dir() and not any(_hides_a_package(folder) for folder in folders)
@@ -271,7 +271,7 @@ def opened_again(stream: Any, number: int) -> io.TextIOWrapper:
         encoding=stream.encoding,
         errors=stream.errors,
         newline="\n" if writes else None,
-        line_buffering=stream.line_buffering,
+        line_buffering=not stream.write_through and (number == 2 or binary.isatty()),
         write_through=stream.write_through,
     )
     text.mode = stream.mode  # type: ignore[misc]

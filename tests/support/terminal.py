@@ -8,13 +8,14 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-from tests.support.harness import MANAGE, Process, environment, running
+from tests.support.harness import Process, environment, running
 
-BECOME_ITS_TERMINAL = """
-import fcntl, os, sys, termios
+AT_ITS_TERMINAL = """
+import fcntl, runpy, sys, termios
 fcntl.ioctl(0, termios.TIOCSCTTY, 0)
-os.execv(sys.argv[1], sys.argv[1:])
+runpy.run_module("django", run_name="__main__", alter_sys=True)
 """
+"""Becomes ``django-admin``, after the terminal on standard input has become the controlling terminal."""
 
 
 class Terminal:
@@ -44,7 +45,7 @@ def at_a_terminal(*arguments: str, env: dict[str, str] | None = None) -> Iterato
     """``runmcp`` on standard input and output of a terminal; its standard error is read as ever."""
     master, slave = pty.openpty()
     terminal = Terminal(master)
-    command = [sys.executable, "-c", BECOME_ITS_TERMINAL, *MANAGE, "runmcp", *arguments]
+    command = [sys.executable, "-c", AT_ITS_TERMINAL, "runmcp", *arguments]
     try:
         with running(
             command, env=environment(**(env or {})), stdin=slave, stdout=slave, start_new_session=True
