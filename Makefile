@@ -22,9 +22,9 @@ check: $(READY)
 	$(MAKE) --no-print-directory --jobs --output-sync lint unit
 
 unit: $(READY)
-	$(BIN)/python -m pytest -n auto --dist worksteal -m 'not process and not serial' $(ARGS)
+	$(BIN)/python -m pytest -n auto --dist worksteal -m 'not process and not serial and not fuzz' $(ARGS)
 
-# As many tests at once as there are CPUs, then those marked `serial` one after another. ARGS=-n0: nothing at once.
+# Three tests at once for two CPUs, then those marked `serial` one after another. ARGS=-n0: nothing at once.
 test: $(READY)
 	$(BIN)/python -m pytest -n auto --dist worksteal $(ARGS)
 

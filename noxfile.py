@@ -23,7 +23,7 @@ LOWEST = {
 EACH_ONCE = "each-once"
 """Sessions that have each interpreter and each Django once: what .ci/run has time for."""
 
-IN_PROCESS = ["-m", "not process and not serial"]
+IN_PROCESS = ["-m", "not process and not serial and not fuzz"]
 WITH_A_PROCESS = ["tests/stdio/test_stdio.py", "tests/asgi/test_mount.py"]
 """What a version of a dependency may break and only a process shows: the transports."""
 

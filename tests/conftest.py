@@ -20,6 +20,7 @@ from tests.support.markers import (
     pytest_fixture_setup,
     pytest_runtest_protocol,
     pytest_runtest_setup,
+    pytest_xdist_auto_num_workers,
     pytest_xdist_make_scheduler,
 )
 from tests.support.postgres import PostgreSQL, running_postgresql
@@ -34,6 +35,7 @@ __all__ = [
     "pytest_fixture_setup",
     "pytest_runtest_protocol",
     "pytest_runtest_setup",
+    "pytest_xdist_auto_num_workers",
     "pytest_xdist_make_scheduler",
 ]
 

@@ -29,8 +29,10 @@ CONNECTIONS = int(os.environ.get("FUZZ_CONNECTIONS", "700"))
 """So many to each server, of one to three requests each."""
 GROWTH = 30_000
 """Kilobytes."""
+QUIET = 0.01
+"""Seconds without a byte after which no answer is expected to an incomplete request."""
 
-pytestmark = [pytest.mark.process, pytest.mark.serial, pytest.mark.timeout(900 + CONNECTIONS)]
+pytestmark = [pytest.mark.process, pytest.mark.fuzz, pytest.mark.timeout(900 + CONNECTIONS)]
 
 
 @dataclass(frozen=True)
@@ -145,7 +147,7 @@ class Server:
     def _received(self, connection: socket.socket, to_the_end: bool) -> bytes:
         received = b""
         if not to_the_end:
-            connection.settimeout(0.005)
+            connection.settimeout(QUIET)
         try:
             while chunk := connection.recv(65536):
                 received += chunk

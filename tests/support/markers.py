@@ -1,10 +1,12 @@
 """The markers ``process`` and ``serial``: what they mean is in pyproject.toml, and here it is enforced.
+Also the number of workers of pytest-xdist.
 
 Hooks of pytest; tests/conftest.py imports them.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -71,7 +73,15 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
                 pytest.fail(reason, pytrace=False)
 
 
-# Tests marked `serial`, under pytest-xdist
+# Under pytest-xdist: the number of workers, and the tests marked `serial`
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> Iterator[int]:
+    """For ``-n auto``: three workers for two CPUs, because tests with processes often wait. Otherwise one for each."""
+    number = yield
+    given = "PYTEST_XDIST_AUTO_NUM_WORKERS" in os.environ
+    return number if given or "not process" in config.option.markexpr else (3 * number + 1) // 2
 
 
 def pytest_configure_node(node: WorkerController) -> None:
