@@ -1,4 +1,4 @@
-"""``Mcp-Param-*`` headers: a client repeats arguments in them if the schema of the tool declares it."""
+"""``Mcp-Param-*`` headers: a client repeats an argument in such a header if the tool's schema declares the header."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from mcp.shared.inbound import x_mcp_header_map
 InputSchemaLookup: TypeAlias = Callable[[str], Mapping[str, Any] | None]
 """The JSON schema of a tool's arguments, by the tool's name."""
 
-_MOST_SCHEMAS = 10_000
+_MAX_SCHEMAS = 1000
 
 
-def only_with_headers(lookup: InputSchemaLookup) -> InputSchemaLookup:
-    """The schemas of the tools that declare such headers; None for all other tools.
+def schemas_with_param_headers(lookup: InputSchemaLookup) -> InputSchemaLookup:
+    """The schemas of the tools that declare ``Mcp-Param-*`` headers; None for all other tools.
 
-    With each call, the SDK searches the whole schema of its tool for declarations. If there are none, it accepts every
-    call, as it does without a schema.
+    With each call, the SDK searches the whole schema of the tool for declarations. Without one, it accepts every call.
+    Here, each schema object is searched once; it must not be changed later.
     """
     known: dict[str, tuple[object, bool]] = {}
 
@@ -27,7 +27,7 @@ def only_with_headers(lookup: InputSchemaLookup) -> InputSchemaLookup:
             return None
         known_schema, has_headers = known.get(name, (None, False))
         if known_schema is not schema:
-            if len(known) >= _MOST_SCHEMAS:  # the lookup of a low-level server may have a schema for any name
+            if len(known) >= _MAX_SCHEMAS:  # a low-level server may have a schema for every name that a client sends
                 known.clear()
             has_headers = bool(x_mcp_header_map(schema))
             known[name] = schema, has_headers

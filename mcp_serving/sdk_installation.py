@@ -17,4 +17,4 @@ def sdk_problem() -> str | None:
     if any((folder / "server" / "fastmcp").is_dir() for folder in folders):
         return "The installed MCP SDK is too old; version 2.3 or later is needed. Run: pip install 'mcp>=2.3,<3'."
     where = spec.origin or ", ".join(map(str, folders))
-    return f"{where} hides the MCP SDK, which has the same import name, 'mcp'. Rename that module or app."
+    return f"{where} hides the MCP SDK, which has the same import name, 'mcp'. Rename it, or move it into a package."

@@ -6,7 +6,7 @@ import json
 import re
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
-from typing import Any
+from typing import Annotated, Any
 
 import anyio
 import pytest
@@ -21,7 +21,7 @@ from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from mcp.shared.message import SessionMessage
 from mcp_types import JSONRPCRequest, JSONRPCResponse, ToolListChangedNotification, jsonrpc_message_adapter
 from opentelemetry import trace
-from pydantic import AnyHttpUrl
+from pydantic import AnyHttpUrl, Field
 from starlette.routing import Route
 
 from mcp_serving import sdk
@@ -310,7 +310,7 @@ TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 
 @pytest.mark.parametrize(
     ("meta", "expected"),
-    [(None, 0), ({"progressToken": 1}, 0), ({"traceparent": f"00-{TRACE}-00f067aa0ba902b7-01"}, int(TRACE, 16))],
+    [(None, 0), ({"progress_token": 1}, 0), ({"traceparent": f"00-{TRACE}-00f067aa0ba902b7-01"}, int(TRACE, 16))],
 )
 def test_without_a_tracer_provider_a_handler_runs_in_the_trace_that_its_client_sends(meta: Any, expected: int) -> None:
     view = sdk.joined(LowLevelServer("x"), None, None)  # type: ignore[arg-type]
@@ -326,23 +326,48 @@ def test_without_a_tracer_provider_a_handler_runs_in_the_trace_that_its_client_s
     assert anyio.run(run) == {"trace": expected}
 
 
-def test_without_a_tracer_provider_and_a_trace_no_span_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_span_is_made_if_there_is_a_tracer_provider_or_a_trace(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[str] = []
 
     async def make(self: object, ctx: Any, call_next: Any) -> Any:
         made.append(ctx.method)
         return await call_next(ctx)
 
-    monkeypatch.setattr(OpenTelemetryMiddleware, "__call__", make)
-    view = sdk.joined(LowLevelServer("x"), None, None)  # type: ignore[arg-type]
-
     async def answer(_: Any) -> Any:
         return {}
 
-    async def run(meta: Any) -> Any:
-        return await view.middleware[1](SimpleNamespace(method="ping", meta=meta), answer)  # type: ignore[arg-type]
+    monkeypatch.setattr(OpenTelemetryMiddleware, "__call__", make)
+    view = sdk.joined(LowLevelServer("x"), None, None)  # type: ignore[arg-type]
 
-    assert anyio.run(run, {"progressToken": 1}) == {}
-    assert made == []
-    assert anyio.run(run, {"traceparent": ""}) == {}
-    assert made == ["ping"]
+    def is_made(meta: Any) -> bool:
+        made.clear()
+        request: Any = SimpleNamespace(method="ping", meta=meta)
+
+        async def run() -> Any:
+            return await view.middleware[1](request, answer)
+
+        assert anyio.run(run) == {}
+        return bool(made)
+
+    assert not is_made(None)
+    assert not is_made({"progress_token": 1, "io.modelcontextprotocol/protocolVersion": "2026-07-28"})
+    assert is_made({"traceparent": ""})
+    with trace.use_span(trace.NonRecordingSpan(trace.SpanContext(1, 1, is_remote=True))):
+        assert is_made(None)
+    monkeypatch.setattr(sdk, "get_tracer_provider", trace.NoOpTracerProvider)  # set after the start
+    assert is_made(None)
+
+
+def test_the_sdk_gets_the_schemas_of_tools_with_param_headers_only() -> None:
+    server = MCPServer("x")
+
+    @server.tool()
+    def plain(text: str) -> None: ...
+
+    @server.tool()
+    def regional(region: Annotated[str, Field(json_schema_extra={"x-mcp-header": "Region"})]) -> None: ...
+
+    view = sdk.joined(sdk.low_level(server), None, None)  # type: ignore[arg-type]
+    assert view.get_tool_input_schema is not None
+    assert view.get_tool_input_schema("plain") is None
+    assert (view.get_tool_input_schema("regional") or {})["required"] == ["region"]

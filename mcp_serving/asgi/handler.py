@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_ServeStarted: TypeAlias = "Callable[[SDKApplication, Scope, Receive, Send], Awaitable[None]]"
+_ServeWith: TypeAlias = "Callable[[SDKApplication, Scope, Receive, Send], Awaitable[None]]"
 _SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
 _NOT_FOUND = Refusal(404, "Not Found")
 _NOT_STARTED = Refusal(503, "The MCP server could not be started.", headers={"retry-after": "5"})
@@ -242,7 +242,7 @@ class StreamableHTTPHandler:
         await page.page_about(self._server, scope, needs_token=callers.with_token)(scope, receive, send)
 
     def _serve_admitted(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
-        return self._serve_started(SDKApplication.serve, scope, receive, send)
+        return self._serve_with_application(SDKApplication.serve, scope, receive, send)
 
     def _refusal(self, scope: Scope, *, any_origin: bool = False) -> Refusal | None:
         """Why a request is refused before anybody looks at its caller; None if it is not."""
@@ -257,7 +257,7 @@ class StreamableHTTPHandler:
         def serve(started: SDKApplication, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
             return started.serve_other_route(route, scope, receive, send)
 
-        app = partial(self.access.serve_anybody, partial(self._serve_started, serve))
+        app = partial(self.access.serve_anybody, partial(self._serve_with_application, serve))
         await self._serve_openly(app, scope, receive, send)
 
     async def _serve_openly(self, app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
@@ -272,7 +272,7 @@ class StreamableHTTPHandler:
         await self._tracked(serve, scope, receive, send)
 
     def _serve_relayed(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
-        return self._serve_started(SDKApplication.serve_relayed, scope, receive, send)
+        return self._serve_with_application(SDKApplication.serve_relayed, scope, receive, send)
 
     # The SDK's application
 
@@ -291,13 +291,13 @@ class StreamableHTTPHandler:
         started: SDKApplication | None = Runtime.of(self._server).running_service(self)
         return started
 
-    def _serve_started(self, serve: _ServeStarted, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
-        """Let ``serve`` answer a request with the SDK's application, which is started first if it does not run."""
+    def _serve_with_application(self, serve: _ServeWith, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+        """Start the SDK's application unless it runs, and let ``serve`` answer the request with it."""
         if (started := self._running_application()) is not None:
             return serve(started, scope, receive, send)
-        return self._start_and_serve(serve, scope, receive, send)
+        return self._start_and_serve_with(serve, scope, receive, send)
 
-    async def _start_and_serve(self, serve: _ServeStarted, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _start_and_serve_with(self, serve: _ServeWith, scope: Scope, receive: Receive, send: Send) -> None:
         if (started := await self._start_application()) is None:
             await _NOT_STARTED(scope, receive, send)
         else:

@@ -69,7 +69,7 @@ class SDKApplication:
             storage.check()
         endpoint = RequestChecks(self.sessions, checks, self.max_body_size) if checks else self.sessions
         # Outermost, because the other applications parse the body.
-        self._endpoint = ValueLimitMiddleware(endpoint, self.max_body_size)
+        self._mcp_endpoint = ValueLimitMiddleware(endpoint, self.max_body_size)
 
     @property
     def routes(self) -> list[Route]:
@@ -88,7 +88,7 @@ class SDKApplication:
 
     def serve(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         """Serve a request to the MCP endpoint."""
-        return _serve_mcp(self._endpoint, scope, receive, send)
+        return _serve_mcp(self._mcp_endpoint, scope, receive, send)
 
     def serve_relayed(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         """Serve a request to the MCP endpoint that another worker has checked and relayed."""

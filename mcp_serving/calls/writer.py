@@ -131,7 +131,7 @@ class _Insert:
     def execute(self, rows: list[list[Any]]) -> None:
         if self._json_names:
             batch = [dict(zip(self._json_names, row, strict=True)) for row in rows]
-            with self._connection.cursor() as cursor:  # one statement, which needs no transaction around it
+            with self._connection.cursor() as cursor:  # one statement is atomic by itself
                 cursor.execute(self._sql, [pydantic_core.to_json(batch, fallback=str).decode()])
         else:
             with transaction.atomic(using=self._database), self._connection.cursor() as cursor:

@@ -150,10 +150,10 @@ class CallsInProgress:
                 if b"data: {" in (body := message.get("body", b"")):
                     last_event = body
                 if is_over and has_ended() and not json_rpc.is_response_event(last_event, request_id):
-                    return send_error_and(message)
+                    return send_error_first(message)
             return send(message)
 
-        async def send_error_and(message: Message) -> None:
+        async def send_error_first(message: Message) -> None:
             event = json_rpc.error_event(request_id, CONNECTION_CLOSED, _ENDED)
             await send({"type": "http.response.body", "body": event, "more_body": True})
             await send(message)

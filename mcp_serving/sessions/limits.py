@@ -41,35 +41,37 @@ class Limits:
 
 
 class Counted:
-    """A block during which the count of a key is larger by one. A count of zero is removed.
+    """A context manager that adds one to the count of a key. Its value is False, and nothing is added, at the limit.
 
-    The block gets False, and is not counted, if the count has reached the limit. It is not a generator, which is
-    slower: each call in a session enters such a block.
+    Each call in a session enters one. A generator would be slower.
 
     Args:
-        counts: of all keys.
-        key: the key. If it is empty or None, nothing is counted.
+        counts: the count of each key. A count of zero is removed.
+        key: the key to count; if empty or None, nothing is counted.
         limit: the highest count; None for no limit.
     """
 
-    __slots__ = ("_counts", "_key", "_limit")
+    __slots__ = ("_counts", "_is_counted", "_key", "_limit")
 
     def __init__(self, counts: Counter[str], key: str | None, limit: int | None = None) -> None:
         self._counts = counts
         self._key = key
         self._limit = limit
+        self._is_counted = False
 
     def __enter__(self) -> bool:
-        if self._key:
-            count = self._counts[self._key]
-            if self._limit is not None and count >= self._limit:
-                self._key = None
-                return False
-            self._counts[self._key] = count + 1
+        if not self._key:
+            return True
+        count = self._counts[self._key]
+        if self._limit is not None and count >= self._limit:
+            return False
+        self._counts[self._key] = count + 1
+        self._is_counted = True
         return True
 
     def __exit__(self, *_: object) -> None:
-        if self._key:
+        if self._key and self._is_counted:
+            self._is_counted = False
             self._counts[self._key] -= 1
             if not self._counts[self._key]:
                 del self._counts[self._key]

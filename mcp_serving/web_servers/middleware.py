@@ -142,8 +142,8 @@ class WebSocket:
 class HTTPRequest:
     """One HTTP request in flight: the messages of its client, and its response."""
 
-    # A session keeps the object of its last request.
-    __slots__ = ("_call", "_send", "_task", "_wait_cancelled", "client", "in_flight", "response")
+    # Slots save memory: each session keeps the object of its last request.
+    __slots__ = ("__weakref__", "_call", "_send", "_task", "_wait_cancelled", "client", "in_flight", "response")
 
     def __init__(self, in_flight: InFlightRequests, scope: Scope, receive: Receive, send: Send) -> None:
         self._send = send
@@ -157,8 +157,8 @@ class HTTPRequest:
     def close(self) -> None:
         """It is answered."""
         self.in_flight.close()
-        # A session keeps the entry of the request that opened it, and this object of its last request. And with a
-        # reference to each other, only the garbage collector would free both, while all other requests wait.
+        # A session keeps the entry of its first request, and this object of its last request. If the two referred to
+        # each other, only the garbage collector could free them, while all other requests wait.
         self.in_flight.connection = None
         self._task = None
 

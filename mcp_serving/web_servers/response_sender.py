@@ -64,14 +64,14 @@ class ResponseSender:
 
     def _send_body(self, message: Message) -> Awaitable[None]:
         if self._back_pressure is not None:
-            return self._send_when_read(self._back_pressure, message)
+            return self._send_with_back_pressure(self._back_pressure, message)
         if not message.get("more_body", False):
             self.progress = Progress.COMPLETE
         return self._send(message)
 
-    async def _send_when_read(self, back_pressure: daphne.BackPressure, message: Message) -> None:
+    async def _send_with_back_pressure(self, back_pressure: daphne.BackPressure, message: Message) -> None:
         body, more_body = message.get("body", b""), message.get("more_body", False)
-        # All of it waits for the client but the last piece, which ends the response.
+        # Every piece waits for the client but the last one, which ends the response.
         waits = len(body) if more_body else max(len(body) - 1, 0) // daphne.PIECE * daphne.PIECE
         if (waits or more_body) and not await back_pressure.send(body[:waits]):
             return

@@ -30,7 +30,7 @@ CONNECTIONS = int(os.environ.get("FUZZ_CONNECTIONS", "700"))
 GROWTH = 30_000
 """Kilobytes."""
 QUIET = 0.01
-"""Seconds without a byte after which no answer is expected to an incomplete request."""
+"""Seconds to wait for an answer to an incomplete request."""
 
 pytestmark = [pytest.mark.process, pytest.mark.fuzz, pytest.mark.timeout(900 + CONNECTIONS)]
 

@@ -137,7 +137,7 @@ def new_project(terminal: Shell, folder: Path) -> Path:
     project = folder / "mysite"
     terminal.type("mkdir mysite && cd mysite && python3 -m venv --without-pip .venv && . .venv/bin/activate")
     lend_packages(project / ".venv")
-    pip = project / ".venv" / "bin" / "pip"  # the lent one: to install pip takes four seconds of CPU
+    pip = project / ".venv" / "bin" / "pip"  # runs the lent pip: to install one takes four seconds of CPU
     pip.write_text('#!/bin/sh\nexec python -m pip "$@"\n')
     pip.chmod(0o755)
     terminal.type("python -m django startproject mysite .")

@@ -221,19 +221,19 @@ def serve(connection: socket.socket) -> list[str]:
         if not request:
             os._exit(0)  # the tests have ended
         reader, writer = os.pipe()
-        begin, adopted = os.pipe()
+        begin, own_end = os.pipe()
         between = os.fork()
         if between == 0:
             child = os.fork()
             if child == 0:
-                os.close(adopted)
-                os.read(begin, 1)  # until the fork server has closed its end, too
+                os.close(own_end)
+                os.read(begin, 1)  # returns when the fork server closes its end: then the process is adopted
                 return become(json.loads(request), streams)
             os.write(writer, str(child).encode())
             os._exit(0)
         os.waitpid(between, 0)  # from here on, the process of the tests is the parent of the child
         connection.send(os.read(reader, 32))
-        for number in (reader, writer, begin, adopted, *streams):
+        for number in (reader, writer, begin, own_end, *streams):
             os.close(number)
 
 

@@ -1,5 +1,4 @@
-"""The markers ``process`` and ``serial``: what they mean is in pyproject.toml, and here it is enforced.
-Also the number of workers of pytest-xdist.
+"""Enforces the markers ``process`` and ``serial``, which pyproject.toml explains, and sets the number of workers.
 
 Hooks of pytest; tests/conftest.py imports them.
 """
@@ -78,10 +77,13 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> Iterator[int]:
-    """For ``-n auto``: three workers for two CPUs, because tests with processes often wait. Otherwise one for each."""
+    """For ``-n auto``: three workers for two CPUs, because tests with processes often wait.
+
+    Without these tests, one worker for each CPU.
+    """
     number = yield
-    given = "PYTEST_XDIST_AUTO_NUM_WORKERS" in os.environ
-    return number if given or "not process" in config.option.markexpr else (3 * number + 1) // 2
+    is_given = "PYTEST_XDIST_AUTO_NUM_WORKERS" in os.environ
+    return number if is_given or "not process" in config.option.markexpr else (3 * number + 1) // 2
 
 
 def pytest_configure_node(node: WorkerController) -> None:

@@ -11,11 +11,11 @@ from contextlib import contextmanager, suppress
 from tests.support.harness import Process, environment, running
 
 AT_ITS_TERMINAL = """
-import fcntl, runpy, sys, termios
+import fcntl, runpy, termios
 fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 runpy.run_module("django", run_name="__main__", alter_sys=True)
 """
-"""Becomes ``django-admin``, after the terminal on standard input has become the controlling terminal."""
+"""Code for ``python -c``: makes the terminal on standard input the controlling terminal, then runs ``django-admin``."""
 
 
 class Terminal:
