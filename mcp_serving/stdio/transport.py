@@ -247,7 +247,7 @@ class _Connection(AsyncResource):
     # The rest of the SDK's stream protocol
 
     async def aclose(self) -> None:
-        self.close()
+        """The SDK closes it at its end. ``on_sdk_ended`` then decides whether it had been told to end."""
 
     def __aiter__(self) -> Self:
         return self

@@ -245,3 +245,18 @@ def test_a_host_that_dies_takes_all_three_streams_and_the_cleanup_still_runs(not
         host.kill()
         host.wait()
     assert notes.all()[-3:] == ["slow cancelled", "slow finally", "lifespan left"]
+
+
+# A fault of the SDK
+
+
+def test_if_the_sdk_fails_the_process_says_so_and_ends_with_an_error() -> None:
+    env = {"TEST_MCP_SERVING": json.dumps({"SERVER": "tests.project.broken_sdk.server"})}
+    with runmcp(env=env) as process:
+        process.send(INITIALIZE, INITIALIZED, call(2, "break_sdk"))
+        while process.receive().get("id") != 2:
+            pass
+        process.send(call(3, "break_sdk"))
+        assert process.wait(PROMPTLY) == 1
+        assert "Shutting down: serving over stdio has ended by itself." in process.errors
+        assert "the SDK is broken" in process.errors
