@@ -130,7 +130,8 @@ _NO_TRACE = ("io.modelcontextprotocol/", "progress_token")
 
 
 def _with_optional_spans(middleware: ServerMiddleware[Any]) -> ServerMiddleware[Any]:
-    return _OptionalSpans(middleware) if isinstance(middleware, OpenTelemetryMiddleware) else middleware
+    # Not a subclass, which may do more than to make spans.
+    return _OptionalSpans(middleware) if type(middleware) is OpenTelemetryMiddleware else middleware
 
 
 def add_within_span(server: LowLevelServer[Any], middleware: ServerMiddleware[Any]) -> None:

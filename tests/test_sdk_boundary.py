@@ -358,6 +358,16 @@ def test_a_span_is_made_if_there_is_a_tracer_provider_or_a_trace(monkeypatch: py
     assert is_made(None)
 
 
+def test_a_middleware_of_the_project_that_also_makes_spans_always_runs() -> None:
+    class Own(OpenTelemetryMiddleware):
+        """It may do more than to make spans."""
+
+    server = LowLevelServer("x")
+    server.middleware = [own := Own()]
+    view = sdk.joined(server, None, None)  # type: ignore[arg-type]
+    assert view.middleware[1:] == [own]
+
+
 def test_the_sdk_gets_the_schemas_of_tools_with_param_headers_only() -> None:
     server = MCPServer("x")
 
