@@ -225,9 +225,8 @@ class StreamableHTTPHandler:
             if daphne.replaced_root_path(send) is not None:
                 return _NOT_FOUND(scope, receive, send)
             lifecycle.install_shutdown_hook()
-            app = RequestTrackingMiddleware(app, Runtime.of(self._server).in_flight).serve_http
             # httptools leaves whitespace around the values, and the SDK compares values with the message.
-            scope = {**scope, "headers": [(name, value.strip(b" \t")) for name, value in scope["headers"]]}
+            app = RequestTrackingMiddleware(app, Runtime.of(self._server).in_flight, strips_headers=True).serve_http
         return app(scope, receive, send)
 
     def _serve(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:

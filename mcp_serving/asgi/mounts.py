@@ -41,7 +41,8 @@ class Mounts:
 
 
 async def _serve_with_number(app: ASGIApp, number: int, scope: Scope, receive: Receive, send: Send) -> None:
-    await app({**scope, MOUNT: number}, receive, send)
+    scope[MOUNT] = number  # URLRouter gives each request a scope of its own
+    await app(scope, receive, send)
 
 
 def leave_double_slash_to_django(scope: Scope) -> None:

@@ -43,12 +43,16 @@ class RequestTrackingMiddleware:
         app: the application.
         in_flight: all requests that the same shutdown waits for.
         is_outermost: no other middleware is around it, which could answer in place of a cancelled application.
+        strips_headers: the application gets the values of headers without whitespace around them.
     """
 
-    def __init__(self, app: ASGIApp, in_flight: InFlightRequests, *, is_outermost: bool = False) -> None:
+    def __init__(
+        self, app: ASGIApp, in_flight: InFlightRequests, *, is_outermost: bool = False, strips_headers: bool = False
+    ) -> None:
         self._app = app
         self._in_flight = in_flight
         self._is_outermost = is_outermost
+        self._strips_headers = strips_headers
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
@@ -72,7 +76,10 @@ class RequestTrackingMiddleware:
         request = HTTPRequest(self._in_flight, scope, receive, send)
         try:
             with current_request.updated(in_flight=request.in_flight):
-                await self._app({**scope, _SCOPE_KEY: request}, request.client.receive, request.response.send)
+                scope = {**scope, _SCOPE_KEY: request}
+                if self._strips_headers:
+                    scope["headers"] = [(name, value.strip(b" \t")) for name, value in scope["headers"]]
+                await self._app(scope, request.client.receive, request.response.send)
             if not request.is_complete:
                 await request.complete()
         except asyncio.CancelledError:
