@@ -231,15 +231,17 @@ async def orm_threads() -> list[int]:
 
 @pytest.mark.parametrize("through_sync_code", [False, True])
 def test_the_async_orm_of_each_call_has_its_own_thread(through_sync_code: bool) -> None:
-    async def call() -> list[int]:
+    async def call(both_have_used_theirs: asyncio.Barrier) -> list[int]:
         before = await sync_to_async(threading.get_ident)()
         with async_orm_thread():
             used = await orm_threads()
+            await both_have_used_theirs.wait()  # a new thread may get the number of a thread that has ended
         assert await sync_to_async(threading.get_ident)() == before
         return used
 
     async def calls() -> list[list[int]]:
-        return await asyncio.gather(call(), call())
+        barrier = asyncio.Barrier(2)
+        return await asyncio.gather(call(barrier), call(barrier))
 
     one, other = async_to_sync(calls)() if through_sync_code else asyncio.run(calls())
     assert one[0] == one[1] == one[3]
