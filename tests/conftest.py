@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -55,8 +56,8 @@ def notes(tmp_path: Path) -> Notes:
 
 
 @pytest.fixture(scope="session")
-def shop(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """The environment of the example project; its database is a temporary file with the demo data."""
+def shop_template(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """The environment of the example project, with a database that has the demo data and is not changed."""
     env = {
         **os.environ,
         "DJANGO_SETTINGS_MODULE": "example_project.settings",
@@ -66,6 +67,14 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     for command in (["migrate", "--verbosity", "0"], ["create_demo_data"]):
         subprocess.run([sys.executable, "manage.py", *command], cwd=ROOT, env=env, check=True, capture_output=True)
     return env
+
+
+@pytest.fixture
+def shop(shop_template: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """The environment of the example project, with a database of its own: several tests cancel orders."""
+    database = tmp_path_factory.mktemp("shop") / "db.sqlite3"
+    shutil.copy(shop_template["EXAMPLE_DB"], database)
+    return {**shop_template, "EXAMPLE_DB": str(database)}
 
 
 @pytest.fixture(scope="session")
