@@ -14,7 +14,7 @@ import anyio
 from mcp_serving.logs import RequestName
 from mcp_serving.shared_timer import SharedTimer
 
-WATCH_SECONDS = 0.05
+WATCH_SECONDS = 0.25
 """Most calls are answered within this time. After one to two periods, a task watches whether the client leaves."""
 
 CANCELLED_SECONDS = 0.1

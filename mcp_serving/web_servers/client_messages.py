@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from contextvars import Context, copy_context
 from enum import Enum, auto
+from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
 import anyio
@@ -107,6 +108,7 @@ class HTTPMessages(ClientMessages):
             self._watch_timer.discard(self)
         if self._task is not None:
             self._task.cancel()
+            self._task = None  # its traceback refers to this object: only the garbage collector could free both
 
     async def receive(self) -> Message:
         if self.watch is Watch.LEFT:
@@ -115,7 +117,8 @@ class HTTPMessages(ClientMessages):
             message = await self._receive()
         else:
             self.watch = Watch.APPLICATION
-            message = await self._received_or_ended(self._receive if self._task is None else self._left)
+            receive = self._receive if self._task is None else partial(self._left, self._task)
+            message = await self._received_or_ended(receive)
         if message["type"] == "http.disconnect":
             if self._in_flight.state is not State.ENDED:
                 await self._leave()
@@ -137,9 +140,8 @@ class HTTPMessages(ClientMessages):
             pass
         await self._leave()
 
-    async def _left(self) -> Message:
-        assert self._task is not None
-        await asyncio.wait({self._task})
+    async def _left(self, task: asyncio.Task[None]) -> Message:
+        await asyncio.wait({task})
         return dict(self.disconnected)
 
     async def _leave(self) -> None:

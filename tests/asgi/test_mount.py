@@ -19,9 +19,10 @@ from mcp.server.mcpserver import MCPServer
 
 from mcp_serving import InvalidServer, StreamableHTTPHandler
 from mcp_serving.asgi import lifecycle
-from mcp_serving.shutdown.in_flight import InFlightRequest, InFlightRequests
+from mcp_serving.shutdown.in_flight import WATCH_SECONDS, InFlightRequest, InFlightRequests
+from mcp_serving.web_servers.client_messages import HTTPMessages, Watch
 from mcp_serving.web_servers.middleware import HTTPRequest, RequestTrackingMiddleware, http_request
-from tests.support.harness import INITIALIZE, INITIALIZED, call, serving_http, text_of
+from tests.support.harness import DEADLINE, INITIALIZE, INITIALIZED, call, serving_http, text_of
 from tests.support.raw_http import Request, headers_of, post, status_of
 
 NOT_ACCEPTABLE = 406  # the SDK's answer to a plain GET: it was reached
@@ -215,9 +216,18 @@ def test_a_handler_that_was_closed_starts_again_with_the_next_request() -> None:
     assert entered == ["entered", "left"] * 6
 
 
-def test_a_request_is_freed_without_the_garbage_collector() -> None:
-    handler = StreamableHTTPHandler(echo_server([]))
+@pytest.mark.parametrize(("seconds", "watch"), [(0.0, Watch.NOBODY), (3 * WATCH_SECONDS, Watch.TASK)])
+def test_a_request_is_freed_without_the_garbage_collector(seconds: float, watch: Watch) -> None:
+    server = MCPServer[Any]("a server")
+
+    @server.tool()
+    async def echo(text: str) -> str:
+        await anyio.sleep(seconds)
+        return text
+
+    handler = StreamableHTTPHandler(server, json_response=True)
     requests: list[weakref.ref[HTTPRequest]] = []
+    watches: list[Watch] = []
     in_flight: list[InFlightRequest] = []  # as a session keeps the one that opened it
 
     async def noted(scope: Any, receive: Any, send: Any) -> None:
@@ -226,6 +236,7 @@ def test_a_request_is_freed_without_the_garbage_collector() -> None:
         requests.append(weakref.ref(request))
         in_flight.append(request.in_flight)
         await handler(scope, receive, send)
+        watches.append(request.client.watch)
 
     async def talk() -> None:
         for text in ("first", "second"):
@@ -236,7 +247,9 @@ def test_a_request_is_freed_without_the_garbage_collector() -> None:
     gc.disable()
     try:
         asyncio.run(talk())
+        assert watches == [watch, watch]
         assert [request() for request in requests] == [None, None]
+        assert HTTPMessages not in map(type, gc.get_objects())
         assert [each.connection for each in in_flight] == [None, None]
     finally:
         gc.enable()
@@ -271,15 +284,17 @@ async def ask_and_leave(app: Any, message: dict[str, Any], session: str | None =
 def test_who_leaves_ends_a_modern_call_but_nothing_that_it_shields_and_in_a_session_the_wait_alone() -> None:
     server = MCPServer[Any]("a server")
     seen: list[str] = []
+    finished = asyncio.Event()
 
     @server.tool()
     async def save() -> str:
         try:
             with anyio.CancelScope(shield=True):
-                await anyio.sleep(0.3)
+                await anyio.sleep(3 * WATCH_SECONDS)  # longer than until somebody notices that the client has left
             seen.append("saved")
-            await anyio.sleep(1)
+            await anyio.sleep(0.5)
             seen.append("finished")
+            finished.set()
         except asyncio.CancelledError:
             seen.append("cancelled")
             raise
@@ -299,7 +314,7 @@ def test_who_leaves_ends_a_modern_call_but_nothing_that_it_shields_and_in_a_sess
         assert await ask_and_leave(handler, call(2, "save"), session) == []
         assert seen == []
         assert task.cancelling() == 0
-        await asyncio.sleep(1.5)
+        await asyncio.wait_for(finished.wait(), DEADLINE)
         assert seen == ["saved", "finished"]
         await lifecycle.close()
 
