@@ -14,6 +14,7 @@ from pydantic import BaseModel
 
 from mcp_serving import MCPServer, StreamableHTTPHandler
 from mcp_serving.asgi import lifecycle
+from mcp_serving.garbage import imports_frozen
 from mcp_serving.web_servers.request_body import MAX_OTHER_VALUES, MAX_VALUES, has_more_values
 from tests.support import in_django  # sets Django up
 from tests.support.harness import INITIALIZE, MODERN_META, call
@@ -180,7 +181,8 @@ def served(
         finally:
             await lifecycle.close()
 
-    return asyncio.run(talk())
+    with imports_frozen():  # as in every server that supports the lifespan
+        return asyncio.run(talk())
 
 
 @pytest.mark.parametrize("modern", [True, False])
