@@ -28,6 +28,8 @@ SETTINGS = {name: getattr(settings_with_console, name) for name in CHANGED}
 def site(users_of_its_own: None) -> Iterator[None]:
     staff("clerk", "root")
     with override_settings(**SETTINGS):
+        import tests.project.console_asgi  # noqa: F401 - the pages show its handler
+
         yield
 
 

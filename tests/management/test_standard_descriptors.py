@@ -167,14 +167,13 @@ def test_settings_that_cannot_be_imported_are_an_error_in_one_line(settings: str
 
 def test_a_second_http_server_in_one_process_is_a_command_error() -> None:
     script = (
-        "import os, signal, threading, django; django.setup()\n"
+        "import os, signal, django; django.setup()\n"
         "from django.core.management import call_command, CommandError\n"
         "from tests.project import serving\n"
         "build = serving.build_daphne\n"
         "def build_and_stop():\n"
         "    server = build()\n"
-        "    from daphne.server import twisted_loop\n"
-        "    twisted_loop.call_later(0.1, os.kill, os.getpid(), signal.SIGTERM)\n"
+        "    server.ready_callable = lambda: os.kill(os.getpid(), signal.SIGTERM)\n"
         "    return server\n"
         "serving.build_daphne = build_and_stop\n"
         "call_command('runmcp', transport='http')\n"
