@@ -178,6 +178,8 @@ def test_a_kept_connection_is_used_again_and_replaced_after_the_database_has_end
         process.receive()
         answered(process, 1)
         site.stored(1)
+        # Connections that were closed just before are still listed for a moment.
+        wait_until(lambda: len(site.query(of_the_process)) == 1, "one connection of the process")
         (connection,) = site.query(of_the_process)
         answered(process, 2)
         site.stored(2)
