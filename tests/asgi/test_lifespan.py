@@ -17,7 +17,7 @@ from mcp_serving import StreamableHTTPHandler
 from mcp_serving.asgi import lifecycle
 from mcp_serving.lifespan import LifespanTask
 from mcp_serving.shutdown.deadline import Deadline
-from tests.shutdown.test_shutdown_http import PATIENT, gone, send_call
+from tests.shutdown.test_shutdown_http import SOON, gone, send_call
 from tests.support.asgi_servers import serving
 from tests.support.harness import (
     INITIALIZE,
@@ -111,7 +111,7 @@ def test_a_cleanup_that_raises_keeps_nothing_else_from_being_left(notes: Notes) 
                 await send_call(clients, "slow", generation="2026-07-28", seconds=60)
                 await asyncio.to_thread(notes.wait_for, "slow started")
                 process.signal(signal.SIGTERM)
-                assert await gone(process) == 1
+                assert await gone(process, within=1 + SOON) == 1
 
         asyncio.run(talk())
         assert process.errors.count("RuntimeError: the cleanup fails") == 1
@@ -127,7 +127,7 @@ def test_a_cleanup_that_hangs_is_cut_at_the_deadline(transport: str, notes: Note
     with runmcp("--transport", transport, "--shutdown-timeout", "1", env=hanging) as process:
         process.wait_for(" is (at|on) ")
         process.signal(signal.SIGTERM)
-        assert asyncio.run(gone(process)) == 1
+        assert asyncio.run(gone(process, within=1 + SOON)) == 1
         assert "the cleanup of the lifespan of 'test-server'" in process.errors
         assert "Traceback" not in process.errors
     assert notes.all() == [*ONCE, "cleanup cut"]
@@ -135,12 +135,12 @@ def test_a_cleanup_that_hangs_is_cut_at_the_deadline(transport: str, notes: Note
 
 @pytest.mark.process
 def test_a_signal_cuts_a_cleanup_that_hangs(notes: Notes) -> None:
-    with runmcp(*PATIENT, env={**notes.env, "TEST_LIFESPAN": "cleanup hangs"}) as process:
+    with runmcp("--shutdown-timeout", "30", env={**notes.env, "TEST_LIFESPAN": "cleanup hangs"}) as process:
         process.wait_for("is on standard input")
         process.signal(signal.SIGTERM)
         notes.wait_for("lifespan left")
         process.signal(signal.SIGTERM)
-        assert asyncio.run(gone(process)) == 1
+        assert asyncio.run(gone(process, within=1 + SOON)) == 1
     assert notes.all() == [*ONCE, "cleanup cut"]
 
 

@@ -5,17 +5,20 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
+import time
 from typing import Any
 
 import pytest
 
-from tests.shutdown.test_shutdown_http import PATIENT, gone, send_call, told
+from tests.shutdown.test_shutdown_http import SOON, gone, send_call, told
 from tests.support.harness import INITIALIZE, INITIALIZED, Notes, Process, call, runmcp, serving_http, text_of
 from tests.support.http_client import Clients
 
 pytestmark = pytest.mark.process
 
 ONE = ("--shutdown-timeout", "1")
+CLEANUP = 1.0
+"""Seconds that the cleanup has when the deadline has passed."""
 
 
 def the_error(process: Process) -> str:
@@ -48,10 +51,11 @@ def test_a_call_over_http_that_outlasts_the_deadline_is_cancelled_and_named(mode
             for generation in (old, "2026-07-28"):
                 await told(notes.wait_for, f"{generation} started")
             process.signal(signal.SIGTERM)
+            began = time.monotonic()
             answers = await asyncio.gather(*(connection.answer() for connection in calls))
             for answer in answers:
                 assert "shutting down" in answer.messages[-1]["error"]["message"]
-            assert await gone(process) == 1
+            assert await gone(process, within=1 + CLEANUP + SOON - (time.monotonic() - began)) == 1
 
     with serving_http(*ONE, env={**notes.env, "TEST_HANDLER": json.dumps(options)}) as (process, address):
         asyncio.run(talk(process, address))
@@ -69,7 +73,7 @@ def test_a_call_over_stdio_that_outlasts_the_deadline_is_cancelled_and_named(gen
         process.send(*([] if modern else [INITIALIZE, INITIALIZED]), call(1, "slow", modern=modern, seconds=60))
         notes.wait_for("slow started")
         process.signal(signal.SIGTERM)
-        assert asyncio.run(gone(process)) == 1
+        assert asyncio.run(gone(process, within=1 + CLEANUP + SOON)) == 1
         assert "tools/call 'slow'" in the_error(process)
         assert b"shutting down" in process.output().splitlines()[-1]
     assert notes.all() == ["lifespan entered", "slow started", "slow cancelled", "slow finally", "lifespan left"]
@@ -109,7 +113,7 @@ def test_threads_stuck_in_tools_and_views_do_not_keep_the_process_alive(notes: N
             answers = await asyncio.gather(*(connection.answer() for connection in stuck))
             assert [answer.status for answer in answers] == [200, 503, 503, 503, 503]
             assert answers[0].messages == [], "the event stream that had begun ends without a result"
-            assert await gone(process) == 1
+            assert await gone(process, within=1 + CLEANUP + SOON) == 1
 
     env = {**notes.env, "TEST_LIFESPAN": "slow cleanup"}
     with serving_http(*ONE, env=env) as (process, address):
@@ -125,7 +129,7 @@ def test_a_thread_stuck_in_a_tool_over_stdio_does_not_keep_the_process_alive(not
         process.send(INITIALIZE, INITIALIZED, call(1, "block", seconds=60))
         notes.wait_for("block started")
         process.signal(signal.SIGTERM)
-        assert asyncio.run(gone(process)) == 1
+        assert asyncio.run(gone(process, within=1 + CLEANUP + SOON)) == 1
         assert "tools/call 'block'" in the_error(process)
     assert notes.all() == ["lifespan entered", "block started", "lifespan left", "slow cleanup done"]
 
@@ -142,7 +146,7 @@ def test_a_signal_during_the_shutdown_cancels_what_is_in_flight_at_once(generati
             assert "shutting down" in (await in_flight.answer()).messages[-1]["error"]["message"]
             assert await gone(process) == 1
 
-    with serving_http(*PATIENT, env={**notes.env, "TEST_LIFESPAN": "slow cleanup"}) as (
+    with serving_http("--shutdown-timeout", "30", env={**notes.env, "TEST_LIFESPAN": "slow cleanup"}) as (
         process,
         address,
     ):
@@ -152,14 +156,14 @@ def test_a_signal_during_the_shutdown_cancels_what_is_in_flight_at_once(generati
 
 
 def test_a_host_that_closes_stdin_and_then_signals_gets_the_cleanup_before_it_kills(notes: Notes) -> None:
-    with runmcp(*PATIENT, env={**notes.env, "TEST_LIFESPAN": "slow cleanup"}) as process:
-        process.send(INITIALIZE, INITIALIZED, call(1, "slow", seconds=60))
+    with runmcp("--shutdown-timeout", "30", env={**notes.env, "TEST_LIFESPAN": "slow cleanup"}) as process:
+        process.send(INITIALIZE, INITIALIZED, call(1, "slow", seconds=20))
         notes.wait_for("slow started")
         assert process.popen.stdin is not None
         process.popen.stdin.close()
         process.wait_for("Shutting down: standard input was closed")
         process.signal(signal.SIGTERM)
-        assert asyncio.run(gone(process)) == 1
+        assert asyncio.run(gone(process, within=2.0)) == 1
         assert "tools/call 'slow'" in the_error(process)
     assert notes.all()[-4:] == ["slow cancelled", "slow finally", "lifespan left", "slow cleanup done"]
 
@@ -182,7 +186,7 @@ def test_calls_that_finish_while_the_process_is_stopped_beyond_the_deadline_are_
             process.signal(signal.SIGCONT)
             for generation, connection in zip(generations, calls, strict=True):
                 assert text_of((await connection.answer()).messages[-1]) == f"{generation} finished"
-            assert await gone(process) == 0
+            assert await gone(process, within=SOON + 10) == 0
 
     with serving_http("--shutdown-timeout", "4", env=notes.env) as (process, address):
         asyncio.run(talk(process, address))

@@ -10,7 +10,7 @@ from contextlib import suppress
 
 import pytest
 
-from tests.shutdown.test_shutdown_http import PATIENT, gone
+from tests.shutdown.test_shutdown_http import gone
 from tests.support.harness import INITIALIZE, INITIALIZED, Notes, call, runmcp, text_of
 from tests.support.http_client import listen
 
@@ -21,7 +21,7 @@ EOF = "EOF"
 
 @pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, EOF])
 def test_200_calls_over_stdio_are_answered_before_the_process_exits(end: signal.Signals | str, notes: Notes) -> None:
-    with runmcp(*PATIENT, env=notes.env) as process:
+    with runmcp(env=notes.env) as process:
         process.send(INITIALIZE, INITIALIZED, *(call(index, "slow", seconds=1) for index in range(200)))
         notes.wait_for("slow started", 200)
         assert process.popen.stdin is not None
@@ -42,7 +42,7 @@ def test_200_calls_over_stdio_are_answered_before_the_process_exits(end: signal.
 
 
 def test_progress_and_questions_get_through_while_draining_but_new_calls_do_not() -> None:
-    with runmcp(*PATIENT) as process:
+    with runmcp() as process:
         params = {"_meta": {"progressToken": "steps"}, "name": "ask_slowly", "arguments": {}}
         asking = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
         process.send(INITIALIZE, INITIALIZED, asking)
@@ -62,7 +62,7 @@ def test_progress_and_questions_get_through_while_draining_but_new_calls_do_not(
 
 
 def test_a_call_in_flight_can_be_cancelled_by_its_client_while_draining(notes: Notes) -> None:
-    with runmcp(*PATIENT, env=notes.env) as process:
+    with runmcp("--shutdown-timeout", "30", env=notes.env) as process:
         process.send(INITIALIZE, INITIALIZED, call(1, "slow", seconds=60))
         notes.wait_for("slow started")
         process.signal(signal.SIGTERM)
@@ -74,16 +74,16 @@ def test_a_call_in_flight_can_be_cancelled_by_its_client_while_draining(notes: N
 
 
 def test_a_subscription_ends_with_its_result(notes: Notes) -> None:
-    with runmcp(*PATIENT, env=notes.env) as process:
+    with runmcp(env=notes.env) as process:
         process.send(listen(1))
         assert process.receive()["method"] == "notifications/subscriptions/acknowledged"
         process.signal(signal.SIGTERM)
         assert process.receive()["id"] == 1
-        assert asyncio.run(gone(process)) == 0
+        assert asyncio.run(gone(process, within=1.0)) == 0
 
 
 def test_signals_without_pause_until_the_process_is_gone_still_end_it_with_0() -> None:
-    with runmcp(*PATIENT) as process:
+    with runmcp() as process:
         process.send(INITIALIZE)
         process.receive()
         with suppress(ProcessLookupError):
