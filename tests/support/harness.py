@@ -6,6 +6,7 @@ import json
 import os
 import pwd
 import re
+import select
 import signal
 import socket
 import subprocess
@@ -81,22 +82,41 @@ class Process:
         **options: Any,
     ) -> None:
         self._changed = threading.Condition()
-        self._lines: list[str] = []
+        self._written = bytearray()
+        self._is_read = False
+        """Whether everything is read: it has ended, and so have its children."""
         self.popen = subprocess.Popen(
             command, env=env, stdin=stdin, stdout=stdout, stderr=subprocess.PIPE, cwd=cwd, **options
         )
+        assert self.popen.stderr is not None
+        self._stderr = self.popen.stderr.fileno()
+        os.set_blocking(self._stderr, False)
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
     def _read(self) -> None:
-        assert self.popen.stderr is not None
-        for line in self.popen.stderr:
+        """Read all the time, so that the pipe never fills up."""
+        waiting = select.poll()  # select.select() refuses descriptors from 1,024 on
+        waiting.register(self._stderr, select.POLLIN)
+        while not self._is_read:
+            waiting.poll()
             with self._changed:
-                self._lines.append(line.decode(errors="replace").rstrip("\n"))
+                self._take()
                 self._changed.notify_all()
-        with self._changed:
-            self._lines.append("")
-            self._changed.notify_all()
+
+    def _take(self) -> None:
+        """Read what the pipe holds now."""
+        if not self._is_read:
+            with suppress(BlockingIOError):
+                data = os.read(self._stderr, 1 << 20)  # no pipe holds more
+                self._written += data
+                self._is_read = not data
+
+    def _text(self) -> str:
+        """The complete lines that it has written to standard error before this call."""
+        self._take()
+        end = len(self._written) if self._is_read else self._written.rfind(b"\n") + 1
+        return self._written[:end].decode(errors="replace")
 
     @property
     def pid(self) -> int:
@@ -106,16 +126,16 @@ class Process:
     def errors(self) -> str:
         """What it has written to standard error so far."""
         with self._changed:
-            return "\n".join(self._lines)
+            return self._text()
 
     def wait_for(self, pattern: str, timeout: float = DEADLINE) -> re.Match[str]:
         """Wait until standard error matches; fails with what there is instead."""
         end = time.monotonic() + timeout
         with self._changed:
-            while not (found := re.search(pattern, "\n".join(self._lines))):
+            while not (found := re.search(pattern, text := self._text())):
                 left = end - time.monotonic()
-                if left <= 0 or (self.popen.poll() is not None and not self._reader.is_alive()):
-                    raise AssertionError(f"no {pattern!r} in:\n" + "\n".join(self._lines))
+                if left <= 0 or (self.popen.poll() is not None and self._is_read):
+                    raise AssertionError(f"no {pattern!r} in:\n{text}")
                 self._changed.wait(min(left, 0.2))
         return found
 
@@ -163,6 +183,8 @@ class Process:
             self.popen.kill()
         self.popen.wait()
         self._reader.join(DEADLINE)
+        with self._changed:
+            self._is_read = True
         for pipe in (self.popen.stdin, self.popen.stdout, self.popen.stderr):
             if pipe is not None:
                 with suppress(OSError):
