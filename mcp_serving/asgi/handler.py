@@ -270,8 +270,9 @@ class StreamableHTTPHandler:
         leave_double_slash_to_django(scope)
         await self._tracked(serve, scope, receive, send)
 
-    def _serve_relayed(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
-        return self._serve_with_application(SDKApplication.serve_relayed, scope, receive, send)
+    async def _serve_relayed(self, scope: Scope, receive: Receive, send: Send) -> None:
+        # Not a plain method: asgiref takes such a callable for an application of ASGI 2, and some middleware asks it.
+        await self._serve_with_application(SDKApplication.serve_relayed, scope, receive, send)
 
     # The SDK's application
 

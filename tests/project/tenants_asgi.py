@@ -7,6 +7,7 @@ from typing import Any
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "tests.project.settings")
 
+from asgiref.compatibility import guarantee_single_callable
 from channels.routing import ProtocolTypeRouter, URLRouter
 from daphne.server import Server
 from django.core.asgi import get_asgi_application
@@ -44,6 +45,8 @@ async def tenant(ctx: Context) -> str:
 
 
 def with_tenant(app: Any) -> Any:
+    app = guarantee_single_callable(app)  # as the middleware of OpenTelemetry does
+
     async def serve(scope: Any, receive: Any, send: Any) -> None:
         name = dict(scope["headers"])[b"x-tenant"].decode()
         tenant_name.set(name)
