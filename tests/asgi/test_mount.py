@@ -256,7 +256,7 @@ def test_a_request_is_freed_without_the_garbage_collector(seconds: float, watch:
 
 
 async def ask_and_leave(app: Any, message: dict[str, Any], session: str | None = None) -> list[Any]:
-    """What is sent to a client that leaves a tenth of a second after it has sent its message."""
+    """What is sent to a client that leaves a tenth of a second after the application has begun to wait for it."""
     headers = [(name.lower().encode(), value.encode()) for name, value in headers_of(message, session).items()]
     scope = {
         "type": "http",
@@ -284,13 +284,13 @@ async def ask_and_leave(app: Any, message: dict[str, Any], session: str | None =
 def test_who_leaves_ends_a_modern_call_but_nothing_that_it_shields_and_in_a_session_the_wait_alone() -> None:
     server = MCPServer[Any]("a server")
     seen: list[str] = []
-    finished = asyncio.Event()
+    released, finished = asyncio.Event(), asyncio.Event()
 
     @server.tool()
     async def save() -> str:
         try:
             with anyio.CancelScope(shield=True):
-                await anyio.sleep(3 * WATCH_SECONDS)  # longer than until somebody notices that the client has left
+                await released.wait()
             seen.append("saved")
             await anyio.sleep(0.5)
             seen.append("finished")
@@ -304,9 +304,11 @@ def test_who_leaves_ends_a_modern_call_but_nothing_that_it_shields_and_in_a_sess
         handler = StreamableHTTPHandler(server, json_response=True)
         task = asyncio.current_task()
         assert task is not None
+        asyncio.get_running_loop().call_later(3 * WATCH_SECONDS, released.set)  # the call has noticed it before
         assert await ask_and_leave(handler, call(1, "save", modern=True)) == []
         assert seen == ["saved", "cancelled"]
         seen.clear()
+        released.clear()
         async with in_process(handler) as client:
             opened = await client.post("/", json=INITIALIZE, headers=headers_of(INITIALIZE))
             session = opened.headers["mcp-session-id"]
@@ -314,6 +316,7 @@ def test_who_leaves_ends_a_modern_call_but_nothing_that_it_shields_and_in_a_sess
         assert await ask_and_leave(handler, call(2, "save"), session) == []
         assert seen == []
         assert task.cancelling() == 0
+        released.set()
         await asyncio.wait_for(finished.wait(), DEADLINE)
         assert seen == ["saved", "finished"]
         await lifecycle.close()
