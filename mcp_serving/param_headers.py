@@ -16,7 +16,8 @@ _MAX_SCHEMAS = 1000
 def schemas_with_param_headers(lookup: InputSchemaLookup) -> InputSchemaLookup:
     """The schemas of the tools that declare ``Mcp-Param-*`` headers; None for all other tools.
 
-    With each call, the SDK searches the whole schema of the tool for declarations. Without one, it accepts every call.
+    With each call of 2026-07-28 that has arguments or such headers, the SDK searches the whole schema of the tool for
+    declarations. Without a declaration, it accepts the call.
     Here, each schema object is searched once; it must not be changed later.
     """
     known: dict[str, tuple[object, bool]] = {}

@@ -86,6 +86,8 @@ def outer(server: LowLevelServer[Any]) -> SDKServer:
 def joined(server: LowLevelServer[Any], state: Any, first: ServerMiddleware[Any]) -> LowLevelServer[Any]:
     """A copy of the server for one transport, whose lifespan has been entered already.
 
+    The SDK's middleware for spans, and its check of ``Mcp-Param-*`` headers, are left out where they have no effect.
+
     Args:
         server: shares its handlers and its name with the copy.
         state: of the entered lifespan. The lifespan of the copy returns it, and does nothing else.
@@ -106,7 +108,7 @@ def joined(server: LowLevelServer[Any], state: Any, first: ServerMiddleware[Any]
 
 
 class _OptionalSpans(OpenTelemetryMiddleware):
-    """The SDK's middleware, which is left out where its span would have no effect. It takes one tenth of a short call.
+    """The SDK's middleware, which is left out where its span would have no effect.
 
     Without a tracer provider, a span is neither recorded nor sent. But if the client sends its trace in ``_meta``, the
     handler still runs in this trace, and can pass it on.
@@ -126,11 +128,11 @@ class _OptionalSpans(OpenTelemetryMiddleware):
 
 
 _NO_TRACE = ("io.modelcontextprotocol/", "progress_token")
-"""How the keys of ``_meta`` begin that belong to MCP itself. Any other key may be part of a trace."""
+"""The prefixes of the keys of ``_meta`` that MCP defines. Any other key may belong to a trace."""
 
 
 def _with_optional_spans(middleware: ServerMiddleware[Any]) -> ServerMiddleware[Any]:
-    # Not a subclass, which may do more than to make spans.
+    # A subclass always runs: it may do more than make spans.
     return _OptionalSpans(middleware) if type(middleware) is OpenTelemetryMiddleware else middleware
 
 

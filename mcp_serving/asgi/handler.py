@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_ServeWith: TypeAlias = "Callable[[SDKApplication, Scope, Receive, Send], Awaitable[None]]"
+_Serve: TypeAlias = "Callable[[SDKApplication, Scope, Receive, Send], Awaitable[None]]"
 _SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
 _NOT_FOUND = Refusal(404, "Not Found")
 _NOT_STARTED = Refusal(503, "The MCP server could not be started.", headers={"retry-after": "5"})
@@ -291,13 +291,13 @@ class StreamableHTTPHandler:
         started: SDKApplication | None = Runtime.of(self._server).running_service(self)
         return started
 
-    def _serve_with_application(self, serve: _ServeWith, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+    def _serve_with_application(self, serve: _Serve, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         """Start the SDK's application unless it runs, and let ``serve`` answer the request with it."""
         if (started := self._running_application()) is not None:
             return serve(started, scope, receive, send)
         return self._start_and_serve_with(serve, scope, receive, send)
 
-    async def _start_and_serve_with(self, serve: _ServeWith, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _start_and_serve_with(self, serve: _Serve, scope: Scope, receive: Receive, send: Send) -> None:
         if (started := await self._start_application()) is None:
             await _NOT_STARTED(scope, receive, send)
         else:

@@ -41,7 +41,7 @@ class Mounts:
 
 
 async def _serve_with_number(app: ASGIApp, number: int, scope: Scope, receive: Receive, send: Send) -> None:
-    scope[MOUNT] = number  # URLRouter gives each request a scope of its own
+    scope[MOUNT] = number  # a copy: URLRouter, or the middleware of the mount, makes one for each request
     await app(scope, receive, send)
 
 

@@ -41,9 +41,9 @@ class Limits:
 
 
 class Counted:
-    """A context manager that adds one to the count of a key. Its value is False, and nothing is added, at the limit.
+    """A context manager that adds one to the count of a key. At the limit, its value is False, and it adds nothing.
 
-    Each call in a session enters one. A generator would be slower.
+    A generator would be slower, and each call of a session or a user needs one. Enter an object once.
 
     Args:
         counts: the count of each key. A count of zero is removed.
@@ -71,7 +71,6 @@ class Counted:
 
     def __exit__(self, *_: object) -> None:
         if self._key and self._is_counted:
-            self._is_counted = False
             self._counts[self._key] -= 1
             if not self._counts[self._key]:
                 del self._counts[self._key]

@@ -267,7 +267,7 @@ class Sessions:
             self._calls.handler_ended(call)
 
     def _stream(self, holder: str | None) -> Counted:
-        """Count one more stream or call of a holder during a block, whose value is False if the holder has too many."""
+        """Count one more stream or call of a holder during a block. Its value is False if the holder has too many."""
         return Counted(self._streams, holder, self._limits.streams_per_session)
 
     def _may_open(self, owner: str) -> bool:

@@ -247,7 +247,7 @@ class _Connection(AsyncResource):
     # The rest of the SDK's stream protocol
 
     async def aclose(self) -> None:
-        """The SDK closes it at its end. ``on_sdk_ended`` then decides whether it had been told to end."""
+        """Called by the SDK when it stops. Does nothing, so ``on_sdk_ended`` can tell a failure from a shutdown."""
 
     def __aiter__(self) -> Self:
         return self

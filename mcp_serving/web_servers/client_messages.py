@@ -108,7 +108,8 @@ class HTTPMessages(ClientMessages):
             self._watch_timer.discard(self)
         if self._task is not None:
             self._task.cancel()
-            self._task = None  # its traceback refers to this object: only the garbage collector could free both
+            # Its traceback refers to this object. Without this line, only the garbage collector could free the two.
+            self._task = None
 
     async def receive(self) -> Message:
         if self.watch is Watch.LEFT:

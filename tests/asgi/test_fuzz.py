@@ -37,7 +37,7 @@ REQUESTS = int(os.environ.get("FUZZ_REQUESTS", "20000"))
 SEED = int(os.environ.get("FUZZ_SEED", "0"))
 DEADLINE = 20.0
 QUIET = 0.005
-"""A stream counts as standing after twice this many seconds without a word. Once is not enough: perhaps the process did
+"""A stream is idle after two waits of this many seconds without a message. One is not enough: perhaps the process did
 not run."""
 
 pytestmark = [
@@ -124,7 +124,7 @@ class Answering:
         return self.sent[-1]["type"] == "http.response.body" and not self.sent[-1].get("more_body")
 
     async def settle(self) -> None:
-        """Return once it is answered, or has come to stand."""
+        """Return when the request is answered, or its stream is idle."""
         end = time.monotonic() + DEADLINE
         quiet = 0
         while not self.task.done():

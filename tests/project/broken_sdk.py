@@ -1,4 +1,4 @@
-"""A server whose SDK can be broken, to show what a fault of the SDK costs."""
+"""A server with a tool that breaks the SDK."""
 
 from __future__ import annotations
 

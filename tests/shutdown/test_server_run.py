@@ -30,7 +30,7 @@ from tests.support.http_client import Clients
 pytestmark = pytest.mark.process
 
 PYTHON_ENDS = 15.0
-"""Seconds that a busy machine may take to end Python, which ``runmcp`` does not wait for. It took six."""
+"""Seconds that Python may take to exit on a busy machine; six were measured. ``runmcp`` skips this part of the exit."""
 
 PREAMBLE = """
 import os, pathlib, signal, sys, threading
