@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pydantic_core
@@ -18,7 +19,7 @@ from mcp_serving.call_outcomes import outcome_of_result, outcome_without_result
 from mcp_serving.current_request import CallNotes, CurrentRequest
 from mcp_serving.logs import escaped
 from mcp_serving.record_queue import RecordQueue
-from mcp_serving.signals import CallRecord, Outcome, call_finished, listeners
+from mcp_serving.signals import CallRecord, MakeRecord, Outcome, call_finished, listeners
 from mcp_serving.users import user_of
 
 if TYPE_CHECKING:
@@ -38,15 +39,15 @@ MAX_TEXT = 200
 """Characters that a record keeps of each text from a client."""
 
 
-def _send_signals(batch: Sequence[tuple[Any, CallRecord]]) -> None:
-    for sender, record in batch:
+def _send_signals(batch: Sequence[tuple[Any, MakeRecord]]) -> None:
+    for sender, make_record in batch:
         try:
-            call_finished.send_robust(sender=sender, record=record)  # it logs each Exception of a receiver
+            call_finished.send_robust(sender=sender, record=make_record())  # it logs each Exception of a receiver
         except BaseException:  # SystemExit, for example
             logging.getLogger(__name__).exception("A receiver of call_finished failed.")
 
 
-_signals: RecordQueue[tuple[Any, CallRecord]] = RecordQueue("signals of finished calls", _send_signals, delay=0.1)
+_signals: RecordQueue[tuple[Any, MakeRecord]] = RecordQueue("signals of finished calls", _send_signals, delay=0.1)
 
 
 def are_wanted() -> bool:
@@ -100,7 +101,7 @@ class RunningCalls:
             return
         del self._running[call]
         try:
-            _publish(call.record(outcome, reason, result), self._sender, call.ctx.params)
+            _publish(call.finished(outcome, reason, result), self._sender, call.ctx.params)
         except Exception:  # of the user object, for example
             logging.getLogger(__name__).exception("A call could not be recorded.")
 
@@ -118,13 +119,14 @@ class _Call:
         self._started = time.time()
         self._began = time.perf_counter()
 
-    def record(self, outcome: Outcome, reason: str, result: HandlerResult) -> CallRecord:
-        ctx, notes, current, token = self.ctx, self.notes, self._current, self._token
+    def finished(self, outcome: Outcome, reason: str, result: HandlerResult) -> MakeRecord:
+        """What makes the record. It keeps only short texts and numbers of the call."""
+        ctx, notes, current = self.ctx, self.notes, self._current
         duration = time.perf_counter() - self._began
-        user = user_of(current, ctx.request)
-        params = ctx.session.client_params
-        return CallRecord(
-            started=datetime.fromtimestamp(self._started, UTC),
+        client = None if (params := ctx.session.client_params) is None else params.client_info
+        return partial(
+            _record,
+            started=self._started,
             method=ctx.method,
             name=_name(ctx.params or {}),
             outcome=outcome,
@@ -133,12 +135,12 @@ class _Call:
             thread_wait=notes.thread_wait,
             answer_size=_size(result) if notes.answer_size is None else notes.answer_size,
             transport=transport_of(ctx, current),
-            protocol_version=_text(ctx.protocol_version),
-            request_id=_text(ctx.request_id),
+            protocol_version=str(ctx.protocol_version)[:MAX_TEXT],
+            request_id=str(ctx.request_id)[:MAX_TEXT],
             session=current.session_nonce or None,
-            client=None if params is None else _text(params.client_info.name),
-            client_version=None if params is None else _text(params.client_info.version),
-            **_caller(user, token),
+            client=None if client is None else client.name[:MAX_TEXT],
+            client_version=None if client is None else client.version[:MAX_TEXT],
+            **_caller(user_of(current, ctx.request), self._token),
         )
 
 
@@ -157,8 +159,9 @@ def record_refusal(server: sdk.SDKServer, request: JSONRPCRequest, http_request:
     meta = params.get("_meta")
     client = meta.get(CLIENT_INFO_META_KEY) if isinstance(meta, dict) else None
     client = client if isinstance(client, dict) else {}
-    record = CallRecord(
-        started=datetime.now(UTC),
+    make_record = partial(
+        _record,
+        started=time.time(),
         method=request.method,
         name=_name(params),
         outcome=Outcome.REFUSED,
@@ -167,22 +170,34 @@ def record_refusal(server: sdk.SDKServer, request: JSONRPCRequest, http_request:
         thread_wait=0.0,
         answer_size=0,
         transport="http",
-        protocol_version=_text(http_request.headers.get(MCP_PROTOCOL_VERSION_HEADER, "")),
-        request_id=_text(request.id),
+        protocol_version=http_request.headers.get(MCP_PROTOCOL_VERSION_HEADER, "")[:MAX_TEXT],
+        request_id=str(request.id)[:MAX_TEXT],
         session=None,
-        client=_text(client["name"]) if "name" in client else None,
-        client_version=_text(client["version"]) if "version" in client else None,
+        client=str(client["name"])[:MAX_TEXT] if "name" in client else None,
+        client_version=str(client["version"])[:MAX_TEXT] if "version" in client else None,
         **_caller(user_of(current_request.get(), http_request), get_access_token()),
     )
-    _publish(record, server, params)
+    _publish(make_record, server, params)
 
 
 def _caller(user: AbstractBaseUser | None, token: AccessToken | None) -> dict[str, str | None]:
     return {
-        "user": None if user is None else _text(user.get_username()),
-        "user_id": None if user is None else _text(user.pk),
-        "token": None if token is None else _text(token.client_id),
+        "user": None if user is None else str(user.get_username())[:MAX_TEXT],
+        "user_id": None if user is None else str(user.pk)[:MAX_TEXT],
+        "token": None if token is None else token.client_id[:MAX_TEXT],
     }
+
+
+def _record(*, started: float, **others: Any) -> CallRecord:
+    """Make a record from its fields. The texts have at most ``MAX_TEXT`` characters.
+
+    A thread makes the records of many calls one after another. Between the steps of a call, this takes several times as
+    long, because the processor's caches hold hardly anything of it then.
+    """
+    fields: dict[str, Any] = {
+        name: _printable(value) if type(value) is str else value for name, value in others.items()
+    }
+    return CallRecord(started=datetime.fromtimestamp(started, UTC), **fields)
 
 
 def transport_of(ctx: ServerRequestContext[Any, Any], current: CurrentRequest) -> str:
@@ -196,11 +211,10 @@ def transport_of(ctx: ServerRequestContext[Any, Any], current: CurrentRequest) -
 def _name(params: Mapping[str, Any]) -> str:
     ref = params.get("ref")
     params = ref if isinstance(ref, dict) else params
-    return _text(params.get("name") or params.get("uri") or "")
+    return str(params.get("name") or params.get("uri") or "")[:MAX_TEXT]
 
 
-def _text(value: object) -> str:
-    text = str(value)[:MAX_TEXT]
+def _printable(text: str) -> str:
     return text if text.isprintable() else escaped(text)[:MAX_TEXT]
 
 
@@ -218,8 +232,9 @@ def _size(result: HandlerResult) -> int:
 _EXTRA = [f"mcp_{field}" for field in CallRecord._fields]
 
 
-def _publish(record: CallRecord, sender: Any, params: Mapping[str, Any] | None) -> None:
+def _publish(make_record: MakeRecord, sender: Any, params: Mapping[str, Any] | None) -> None:
     if _lines_are_wanted():
+        record = make_record()
         extra = dict(zip(_EXTRA, record, strict=True))
         extra |= {"mcp_outcome": str(record.outcome), "mcp_started": record.started.isoformat()}
         logger.info(
@@ -234,6 +249,6 @@ def _publish(record: CallRecord, sender: Any, params: Mapping[str, Any] | None) 
             extra=extra,
         )
     for listener in listeners:
-        listener(record, sender, params)
+        listener(make_record, sender, params)
     if call_finished.receivers:
-        _signals.put((sender, record))
+        _signals.put((sender, make_record))

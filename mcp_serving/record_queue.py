@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import threading
 import time
 from collections import deque
@@ -55,7 +56,8 @@ class RecordQueue(Generic[T]):
         self._flushed: list[Callable[[], object]] = []
         """Called when nothing waits any more, or when the delivery has failed."""
         self._changed = threading.Condition()
-        self._thread: threading.Thread | None = None
+        self._process: int | None = None
+        """The process whose thread delivers."""
         _queues.add(self)  # type: ignore[arg-type] # the items do not matter there
 
     def put(self, item: T) -> None:
@@ -63,9 +65,9 @@ class RecordQueue(Generic[T]):
         with self._changed:
             self._items.append(item)
             self._drop_oldest()
-            if self._thread is None or not self._thread.is_alive():  # also in a forked process
-                self._thread = threading.Thread(target=self._run, name=f"mcp-serving {self._what}", daemon=True)
-                self._thread.start()
+            if self._process != os.getpid():  # a forked process needs a thread of its own
+                self._process = os.getpid()
+                threading.Thread(target=self._run, name=f"mcp-serving {self._what}", daemon=True).start()
             if len(self._items) in (1, _BATCH):  # to wake the thread costs more than to add an item
                 self._changed.notify()
         if self._dropped:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from enum import StrEnum
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from django.dispatch import Signal
 
@@ -70,9 +70,14 @@ class CallRecord(NamedTuple):
     client_version: str | None
 
 
-listeners: list[Callable[[CallRecord, Any, Mapping[str, Any] | None], None]] = []
-"""For the optional apps of this package: each is called in the event loop with a record, the server object and the
-parameters of the request. It must not block."""
+MakeRecord: TypeAlias = Callable[[], CallRecord]
+"""Makes the record of a finished call."""
+
+listeners: list[Callable[[MakeRecord, Any, Mapping[str, Any] | None], None]] = []
+"""For the optional apps of this package: each is called in the event loop after each call. It must not block.
+
+It gets what makes the record, the server object, and the parameters of the request.
+"""
 
 call_finished = Signal()
 """Sent after each call with the arguments ``sender``, the server object, and ``record``, a ``CallRecord``.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from operator import attrgetter
 from typing import Any
 
@@ -16,7 +16,7 @@ from django.utils import timezone
 
 from mcp_serving.logs import escaped
 from mcp_serving.record_queue import RecordQueue
-from mcp_serving.signals import CallRecord
+from mcp_serving.signals import CallRecord, MakeRecord
 
 # Not mcp_serving.calls: that is the logger of the calls themselves, whose handlers expect their fields.
 logger = logging.getLogger("mcp_serving.call_records")
@@ -27,13 +27,14 @@ MAX_ARGUMENTS = 4000
 """Characters of the arguments of a call that are stored."""
 
 
-def store(record: CallRecord, sender: Any, params: Mapping[str, Any] | None) -> None:
-    """Put a record into the queue, with the arguments that its tool allows to store."""
-    _queue.put((record, _arguments(record, sender, params or {})))
+def store(make_record: MakeRecord, sender: Any, params: Mapping[str, Any] | None) -> None:
+    """Put a call into the queue, with the arguments that its tool allows to store."""
+    recorded = getattr(sender, "recorded_arguments", None)
+    _queue.put((make_record, _arguments(make_record(), recorded, params or {}) if recorded else ""))
 
 
-def _arguments(record: CallRecord, sender: Any, params: Mapping[str, Any]) -> str:
-    recorded = getattr(sender, "recorded_arguments", {}).get(record.name) if record.method == "tools/call" else None
+def _arguments(record: CallRecord, tools: Mapping[str, Collection[str]], params: Mapping[str, Any]) -> str:
+    recorded = tools.get(record.name) if record.method == "tools/call" else None
     given = params.get("arguments")
     if recorded is None or not isinstance(given, Mapping):
         return ""
@@ -43,22 +44,22 @@ def _arguments(record: CallRecord, sender: Any, params: Mapping[str, Any]) -> st
     return escaped(text)  # a database may refuse a lone surrogate
 
 
-def _write(batch: Sequence[tuple[CallRecord, str]]) -> None:
+def _write(batch: Sequence[tuple[MakeRecord, str]]) -> None:
     """Store a batch, in the thread of the queue.
 
     Raises:
         django.db.Error: the database cannot be used now.
     """
     insert = _Insert()
-    rows = [insert.row(record, arguments) for record, arguments in batch]
+    rows = [insert.row(make_record(), arguments) for make_record, arguments in batch]
     try:
         insert.execute(rows)
     except (DataError, IntegrityError):  # the database refuses a value: the other calls are stored
-        for row, (record, _) in zip(rows, batch, strict=True):
+        for row, (make_record, _) in zip(rows, batch, strict=True):
             try:
                 insert.execute([row])
             except (DataError, IntegrityError) as error:
-                logger.error("The call of %s cannot be stored: %s", record.name, error)
+                logger.error("The call of %s cannot be stored: %s", make_record().name, error)
 
 
 _PLAIN = (
@@ -138,4 +139,4 @@ class _Insert:
                 cursor.executemany(self._sql, rows)
 
 
-_queue: RecordQueue[tuple[CallRecord, str]] = RecordQueue("records of calls", _write, delay=BATCH_SECONDS)
+_queue: RecordQueue[tuple[MakeRecord, str]] = RecordQueue("records of calls", _write, delay=BATCH_SECONDS)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from io import StringIO
 from typing import Any
 
@@ -55,7 +56,7 @@ def record(**changes: Any) -> CallRecord:
 
 
 def store(*records: CallRecord, arguments: str = "") -> None:
-    _write([(each, arguments) for each in records])
+    _write([(partial(CallRecord._make, each), arguments) for each in records])
 
 
 @pytest.fixture(autouse=True)

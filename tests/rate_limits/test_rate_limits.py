@@ -507,7 +507,8 @@ def test_refused_requests_are_logged_without_the_address(caplog: pytest.LogCaptu
 def test_a_refused_call_has_a_record_with_the_reason_rate() -> None:
     records: list[Any] = []
 
-    def receive(record: Any, sender: Any, params: Any) -> None:
+    def receive(make_record: Any, sender: Any, params: Any) -> None:
+        record = make_record()
         records.append((sender.name, record.name, str(record.outcome), record.reason))
 
     async def work() -> None:
