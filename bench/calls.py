@@ -4,9 +4,10 @@ OpenTelemetry.
     python -m bench.calls
 
 One Daphne process serves a sync tool with one query, with a private PostgreSQL. The benchmark switches this process
-from one side to the next. The turns are short, because the speed of the machine changes within seconds. The app stores
-its records once a second, also during the turns of other sides. So the CPU time of its thread is measured separately,
-divided by the number of stored calls, and added to each call of the app. OpenTelemetry keeps each span and sends none.
+from one side to the next. The turns are very short, because the speed of the machine changes all the time. A thread
+delivers the records of several turns together: to the receiver, or to the database. So the CPU time of this thread is
+measured separately, divided by the number of records, and added to each call. OpenTelemetry keeps each span and sends
+none.
 """
 
 from __future__ import annotations
@@ -14,17 +15,19 @@ from __future__ import annotations
 import asyncio
 import json
 import subprocess
+from pathlib import Path
 
-from bench.clients import Connection, Load, part_of, post
+from bench.clients import Connection, part_of, post
 from bench.measuring import Effort, Promise, Results, cpu_seconds, in_turns, row
 from bench.servers import typed
 from tests.support.harness import MANAGE, ROOT, call, environment, serving_http
 from tests.support.postgres import PostgreSQL, running_postgresql
 
-ROUNDS = 120
-CALLS = 48
+ROUNDS = 600
+CALLS = 8
 AT_ONCE = 4
 SIDES = ("nothing", "record", "app", "otel")
+DELIVERY_THREADS = {"record": "mcp-serving signals of finished calls", "app": "mcp-serving records of calls"}
 PROMISE = Promise(1.03, at_most=True)
 TOOL = post(call(1, "tool", modern=True))
 
@@ -61,35 +64,46 @@ def _prepared(postgres: PostgreSQL) -> dict[str, str]:
 async def _rounds(pid: int, address: str, effort: Effort) -> list[dict[str, float]]:
     control = await Connection.open(address)
     connections = [await Connection.open(address) for _ in range(AT_ONCE)]
-    load = Load([(each, TOOL) for each in connections], b"the one", [pid])
-    calls = effort.number(CALLS)
+
+    async def asked(tool: str, **arguments: str) -> int:
+        """The number that a tool of bench/calls_project.py answers."""
+        return int(part_of(rb"answer: (\d+)", await control.exchange(post(call(1, tool, modern=True, **arguments)))))
+
+    async def call_tool(connection: Connection) -> None:
+        for _ in range(CALLS // AT_ONCE):
+            part_of(b"(the one)", await connection.exchange(TOOL))
 
     async def turn(side: str) -> float:
-        await control.exchange(post(call(1, "switch", modern=True, side=side)))
-        writing = await _number(control, "writing")
-        before = cpu_seconds(pid)
-        await load.turn(calls)
-        used = cpu_seconds(pid) - before
-        return (used - (await _number(control, "writing") - writing)) / calls * 1000
+        await asked("switch", side=side)
+        before, delivering = cpu_seconds(pid), delivery()
+        await asyncio.gather(*map(call_tool, connections))
+        return (cpu_seconds(pid) - before - (delivery() - delivering)) / CALLS
 
+    def delivery() -> float:
+        return sum(_thread_seconds(pid, thread) for thread in threads.values())
+
+    threads: dict[str, int] = {}
     for side in SIDES:
-        await control.exchange(post(call(1, "switch", modern=True, side=side)))
-        await load.turn(calls)  # warm-up
+        await turn(side)  # warm-up
+    await asked("flush")
+    threads |= {side: await asked("delivery_thread", name=name) for side, name in DELIVERY_THREADS.items()}
+    before = {side: _thread_seconds(pid, thread) for side, thread in threads.items()}
     rounds = [{side: await turn(side) for side in in_turns(SIDES, number)} for number in range(effort.rounds(ROUNDS))]
-    stored = await _number(control, "count")
-    assert stored >= calls * (len(rounds) + 1), "not all calls of the app are stored"
-    writing = await _number(control, "writing") / stored * 1000
-    assert writing > 0, "the thread that stores calls has another name"
-    for each in rounds:
-        each["app"] += writing
+    await asked("flush")
+    records = CALLS * len(rounds)  # and a few more, of calls to ``switch``
+    assert await asked("count") >= records, "not all calls of the app are stored"
+    for side, thread in threads.items():
+        each_call = (_thread_seconds(pid, thread) - before[side]) / records
+        for each in rounds:
+            each[side] += each_call
     for connection in (control, *connections):
         connection.close()
-    return rounds
+    return [{side: seconds * 1000 for side, seconds in each.items()} for each in rounds]
 
 
-async def _number(control: Connection, tool: str) -> float:
-    """What a tool of bench/calls_project.py answers."""
-    return float(part_of(rb"answer: ([\d.e-]+)", await control.exchange(post(call(1, tool, modern=True)))))
+def _thread_seconds(pid: int, thread: int) -> float:
+    """The CPU time so far of one thread of a process."""
+    return int(Path(f"/proc/{pid}/task/{thread}/schedstat").read_text().split()[0]) / 1e9
 
 
 if __name__ == "__main__":

@@ -1,8 +1,6 @@
 """The server of ``bench.calls``. Its tool ``switch`` decides whether calls are recorded or traced."""
 
-import asyncio
 import threading
-import time
 from typing import Any
 
 from opentelemetry import metrics, trace
@@ -72,21 +70,25 @@ async def switch(side: str) -> str:
         call_finished.connect(receive)
     if side == "app":
         listeners.append(store)
-    return side
+    return "answer: 0"
+
+
+@server.tool()
+async def flush() -> str:
+    """Return when all records are delivered."""
+    await flush_queues(10)
+    return "answer: 0"
 
 
 @server.tool()
 def count() -> str:
-    """How many calls are stored, once nothing waits any more."""
+    """How many calls are stored."""
     from mcp_serving.calls.models import Call
 
-    asyncio.run(flush_queues(10))
     return f"answer: {Call.objects.count()}"
 
 
 @server.tool()
-async def writing() -> str:
-    """The CPU time so far of the thread that stores calls, in seconds."""
-    threads = [each.ident for each in threading.enumerate() if each.name == "mcp-serving records of calls"]
-    clocks = [time.pthread_getcpuclockid(ident) for ident in threads if ident is not None]
-    return f"answer: {sum(map(time.clock_gettime, clocks))}"
+async def delivery_thread(name: str) -> str:
+    """The system's number of a thread that delivers records."""
+    return f"answer: {next(each.native_id for each in threading.enumerate() if each.name == name)}"
