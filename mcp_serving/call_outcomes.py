@@ -15,7 +15,7 @@ from mcp.server.mcpserver.exceptions import (
 )
 from mcp.shared.exceptions import MCPError
 from mcp_types import INTERNAL_ERROR, INVALID_PARAMS, METHOD_NOT_FOUND, URL_ELICITATION_REQUIRED
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
 from mcp_serving import current_request
 from mcp_serving.errors import NoElicitation, UserCanceled, UserDeclined
@@ -121,7 +121,8 @@ def outcome_of_result(notes: CallNotes, result: HandlerResult) -> tuple[Outcome,
     """The outcome and the reason of a request with a result."""
     if notes.outcome is not None:
         return notes.outcome
-    answer = result.model_dump(by_alias=True) if isinstance(result, BaseModel) else result or {}
+    # Most results are a dict, and the class of pydantic's models is slow to ask.
+    answer = result or {} if isinstance(result, dict | None) else result.model_dump(by_alias=True)
     if answer.get("isError"):
         return Outcome.TOOL_ERROR, ""
     return (Outcome.ASKED if answer.get("resultType") == "input_required" else Outcome.OK), ""

@@ -25,7 +25,7 @@ from mcp_serving.users import user_of
 if TYPE_CHECKING:
     from django.contrib.auth.models import AbstractBaseUser
     from mcp.server.auth.provider import AccessToken
-    from mcp.server.context import HandlerResult, ServerRequestContext
+    from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
     from mcp.server.lowlevel.server import Server as LowLevelServer
     from starlette.requests import Request
 
@@ -77,14 +77,17 @@ class RunningCalls:
         self._running: dict[_Call, None] = {}
 
     async def record(
-        self, ctx: ServerRequestContext[Any, Any], answer: Callable[[], Awaitable[HandlerResult]]
+        self,
+        ctx: ServerRequestContext[Any, Any],
+        call_next: CallNext,
+        answer: Callable[[ServerRequestContext[Any, Any], CallNext], Awaitable[HandlerResult]],
     ) -> HandlerResult:
-        """Answer a request, and publish its record."""
+        """Answer a request with ``answer``, a middleware of the SDK, and publish its record."""
         call = _Call(ctx)
         self._running[call] = None
         try:
             with current_request.updated(call=call.notes):
-                result = await answer()
+                result = await answer(ctx, call_next)
         except BaseException as error:
             self._finish(call, *outcome_without_result(call.notes, error))
             raise

@@ -56,22 +56,35 @@ class RecordQueue(Generic[T]):
         self._flushed: list[Callable[[], object]] = []
         """Called when nothing waits any more, or when the delivery has failed."""
         self._changed = threading.Condition()
-        self._process: int | None = None
-        """The process whose thread delivers."""
+        self._thread: threading.Thread | None = None
+        self._thread_waits = False
+        """Whether the thread waits for the first item."""
         _queues.add(self)  # type: ignore[arg-type] # the items do not matter there
 
     def put(self, item: T) -> None:
-        """Add an item. It never waits."""
-        with self._changed:
-            self._items.append(item)
-            self._drop_oldest()
-            if self._process != os.getpid():  # a forked process needs a thread of its own
-                self._process = os.getpid()
-                threading.Thread(target=self._run, name=f"mcp-serving {self._what}", daemon=True).start()
-            if len(self._items) in (1, _BATCH):  # to wake the thread costs more than to add an item
-                self._changed.notify()
+        """Add an item. It never waits for the delivery, and seldom takes the lock."""
+        self._items.append(item)  # first: the thread says that it waits, and then looks for items
+        if self._thread_waits or len(self._items) >= _BATCH or self._thread is None:
+            self._wake()
         if self._dropped:
             self._report_dropped()
+
+    def _wake(self) -> None:
+        with self._changed:
+            self._drop_oldest()
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name=f"mcp-serving {self._what}", daemon=True)
+                self._thread.start()
+            if self._thread_waits or len(self._items) == _BATCH:  # to wake the thread costs more than to add an item
+                self._changed.notify()
+
+    def begin_anew(self) -> None:
+        """In a forked process, which has no thread yet. The items are left to the process that was forked."""
+        self._items.clear()
+        self._in_delivery = 0
+        self._flushed.clear()
+        self._changed = threading.Condition()  # another thread may have held the lock
+        self._thread = None
 
     async def flush(self, seconds: float) -> None:
         """Wait until all items are delivered, until a delivery fails, or until these seconds are over.
@@ -123,7 +136,11 @@ class RecordQueue(Generic[T]):
 
     def _wait_for_items(self, seconds: float | None) -> bool:
         with self._changed:
-            return self._changed.wait_for(lambda: bool(self._items), seconds)
+            self._thread_waits = True
+            try:
+                return self._changed.wait_for(lambda: bool(self._items), seconds)
+            finally:
+                self._thread_waits = False
 
     def _put_back(self, batch: list[T], error: BaseException) -> None:
         if not self._has_failed:
@@ -161,6 +178,14 @@ class RecordQueue(Generic[T]):
                 return
             self._dropped, self._reported_at = 0, now
         logger.error("Dropped the oldest %s, because they could not be delivered in time: %d.", self._what, dropped)
+
+
+def _begin_anew() -> None:
+    for queue in _queues:
+        queue.begin_anew()
+
+
+os.register_at_fork(after_in_child=_begin_anew)
 
 
 async def flush_queues(seconds: float) -> None:

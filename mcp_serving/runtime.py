@@ -168,7 +168,7 @@ class Runtime:
         if ctx.request_id is None:  # a notification: no client waits for an error, and the SDK logs it
             return isolate_call(call_next(ctx))
         if ctx.method in call_records.METHODS and call_records.are_wanted():
-            return self.calls.record(ctx, lambda: self._answer(ctx, call_next))
+            return self.calls.record(ctx, call_next, self._answer)
         return self._answer(ctx, call_next)
 
     async def _answer(self, ctx: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import pytest
 from django.db import connections
@@ -19,6 +22,7 @@ def test_while_the_thread_is_held_up_the_oldest_are_dropped_and_their_number_is_
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(record_queue, "MAX_WAITING", 3)
+    monkeypatch.setattr(record_queue, "_BATCH", 2)
     delivered: list[int] = []
     is_held_up, let_go = threading.Event(), threading.Event()
 
@@ -90,3 +94,42 @@ def test_an_idle_thread_closes_its_connections_even_if_conn_max_age_is_none(
 
     RecordQueue("numbers", deliver).put(1)
     wait_until(lambda: bool(used) and used[0].connection is None, "a closed connection")
+
+
+@pytest.mark.process
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # Python's, since 3.12: there are threads
+def test_a_forked_process_delivers_its_own_items_and_none_of_its_parent() -> None:
+    let_go = threading.Event()
+    delivered: list[int] = []
+
+    def deliver(batch: Sequence[int]) -> None:
+        assert let_go.wait(DEADLINE)
+        delivered.extend(batch)
+
+    queue = RecordQueue("numbers", deliver)
+    queue.put(1)
+    queue.put(2)
+    child = os.fork()
+    if child == 0:
+        let_go.set()
+        queue.put(3)
+        asyncio.run(queue.flush(DEADLINE))
+        os._exit(delivered != [3])
+    assert os.waitpid(child, 0)[1] == 0
+    let_go.set()
+    asyncio.run(queue.flush(DEADLINE))
+    assert delivered == [1, 2]
+
+
+def test_an_item_of_one_of_many_threads_is_delivered_without_another_item() -> None:
+    delivered: set[str] = set()
+    queue: RecordQueue[str] = RecordQueue("names", delivered.update)
+
+    def put(thread: int) -> None:
+        for name in [f"{number} of thread {thread}" for number in range(100)]:
+            queue.put(name)
+            wait_until(partial(delivered.issuperset, [name]), f"{name} is delivered")
+
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(put, range(4)))
+    assert len(delivered) == 400
