@@ -94,8 +94,8 @@ A write tool that saves one row on a private PostgreSQL. Each call has a questio
 a preview*, the question shows what the tool would change.""",
     "calls": """\
 A sync tool with one query, on a private PostgreSQL. *The record alone*: a receiver of `call_finished` that
-does nothing is connected. *The app that stores it* is `mcp_serving.calls`, with the CPU time of its thread.
-*OpenTelemetry*: each call makes a span, and no span is sent.""",
+does nothing is connected. *The app that stores it* is `mcp_serving.calls`. Both include the thread that delivers
+the records. *OpenTelemetry*: each call makes a span, and no span is sent.""",
     "stdio": """\
 `runmcp`, against the SDK's `run("stdio")` with the same server.""",
     "start": """\
@@ -158,7 +158,7 @@ the other is measured. The side that is first in one round is last in the next. 
 gives one ratio. The table shows the median of these ratios, the interval in which the true median lies with a
 probability of 95 %, and the median of each side. If the promise is within the interval, the result is *undecided*. The
 client is a process of its own. It prepares its requests in advance, measures the time of each answer, and checks each
-answer. Times are measured outside of the server, except the time of the thread that stores calls.
+answer. All times are measured outside of the server.
 
 {plots}
 {sections}
