@@ -48,6 +48,11 @@ class RecordQueue(Generic[T]):
         self._what = what
         self._deliver = deliver
         self._delay = delay
+        self.begin_anew()
+        _queues.add(self)  # type: ignore[arg-type] # the items do not matter there
+
+    def begin_anew(self) -> None:
+        """Be empty and without a thread: at first, and in a forked process. Its parent delivers the items."""
         self._items: deque[T] = deque()
         self._in_delivery = 0
         self._dropped = 0
@@ -55,11 +60,10 @@ class RecordQueue(Generic[T]):
         self._has_failed = False
         self._flushed: list[Callable[[], object]] = []
         """Called when nothing waits any more, or when the delivery has failed."""
-        self._changed = threading.Condition()
+        self._changed = threading.Condition()  # a new one, because a thread of the parent may have held the lock
         self._thread: threading.Thread | None = None
         self._thread_waits = False
         """Whether the thread waits for the first item."""
-        _queues.add(self)  # type: ignore[arg-type] # the items do not matter there
 
     def put(self, item: T) -> None:
         """Add an item. It never waits for the delivery, and seldom takes the lock."""
@@ -77,14 +81,6 @@ class RecordQueue(Generic[T]):
                 self._thread.start()
             if self._thread_waits or len(self._items) == _BATCH:  # to wake the thread costs more than to add an item
                 self._changed.notify()
-
-    def begin_anew(self) -> None:
-        """In a forked process, which has no thread yet. The items are left to the process that was forked."""
-        self._items.clear()
-        self._in_delivery = 0
-        self._flushed.clear()
-        self._changed = threading.Condition()  # another thread may have held the lock
-        self._thread = None
 
     async def flush(self, seconds: float) -> None:
         """Wait until all items are delivered, until a delivery fails, or until these seconds are over.
