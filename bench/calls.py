@@ -75,30 +75,30 @@ async def _rounds(pid: int, address: str, effort: Effort) -> list[dict[str, floa
 
     async def turn(side: str) -> float:
         await asked("switch", side=side)
-        before, delivering = cpu_seconds(pid), delivery()
+        before = seconds_without_delivery()
         await asyncio.gather(*map(call_tool, connections))
-        return (cpu_seconds(pid) - before - (delivery() - delivering)) / CALLS
+        return (seconds_without_delivery() - before) / CALLS * 1000
 
-    def delivery() -> float:
-        return sum(_thread_seconds(pid, thread) for thread in threads.values())
+    def seconds_without_delivery() -> float:
+        return cpu_seconds(pid) - sum(_thread_seconds(pid, thread) for thread in threads.values())
 
     threads: dict[str, int] = {}
     for side in SIDES:
         await turn(side)  # warm-up
     await asked("flush")
     threads |= {side: await asked("delivery_thread", name=name) for side, name in DELIVERY_THREADS.items()}
-    before = {side: _thread_seconds(pid, thread) for side, thread in threads.items()}
+    delivered_before = {side: _thread_seconds(pid, thread) for side, thread in threads.items()}
     rounds = [{side: await turn(side) for side in in_turns(SIDES, number)} for number in range(effort.rounds(ROUNDS))]
     await asked("flush")
     records = CALLS * len(rounds)  # and a few more, of calls to ``switch``
     assert await asked("count") >= records, "not all calls of the app are stored"
     for side, thread in threads.items():
-        each_call = (_thread_seconds(pid, thread) - before[side]) / records
+        each_call = (_thread_seconds(pid, thread) - delivered_before[side]) / records * 1000
         for each in rounds:
             each[side] += each_call
     for connection in (control, *connections):
         connection.close()
-    return [{side: seconds * 1000 for side, seconds in each.items()} for each in rounds]
+    return rounds
 
 
 def _thread_seconds(pid: int, thread: int) -> float:
